@@ -1,0 +1,168 @@
+"""Resampling within clusters: the paper's weight adjustment, for any clusterer and scheme."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from covey.particles import Particles, checked_number
+from covey.resampling import schemes
+from covey.resampling.line import ancestors_of, in_lanes
+from covey.resampling.schemes import Scheme
+
+ALLOCATIONS: dict[str, Callable[[Array, Array, int], Array]] = {
+    "count": lambda v, counts, n: counts,
+    "mass": lambda v, counts, n: v,
+    "equal": lambda v, counts, n: jnp.ones_like(v),
+    "sqrt": lambda v, counts, n: jnp.sqrt(v),
+}
+"""Shares of the offspring, up to a factor, from masses ``v``, sizes ``counts`` and ``n``."""
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """A resampler that draws within clusters; make one with :func:`clustered`."""
+
+    clusterer: Callable[[Array, Array, Array], Array]
+    clusters: int
+    allocation: Callable[[Array, Array, int], Array]
+    within: Scheme
+
+    def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
+        n = checked_number(n)
+        find, draw = jax.random.split(key)
+        labels = self._labels(find, particles)
+        log_v, counts, share = _tally(particles.log_w, labels, self.clusters)
+        living = log_v > -jnp.inf
+        # Fewer offspring than living clusters: one of them would vanish. Draw from all as one.
+        merge = living.sum() > n
+        labels = jnp.where(merge, 0, labels)
+        merged = _tally(particles.log_w, labels, self.clusters)
+        log_v, counts, share = jax.tree.map(
+            lambda one, many: jnp.where(merge, one, many), merged, (log_v, counts, share)
+        )
+        number = allocate(self.allocation(jnp.exp(log_v), counts, n), log_v > -jnp.inf, n)
+        offspring = self.within.offspring(draw, in_lanes(share), in_lanes(labels), number, n)
+        ancestors = ancestors_of(offspring, n)
+        log_each = log_v - jnp.log(jnp.maximum(number, 1).astype(log_v.dtype))
+        drawn = particles.select(ancestors, log_each[labels][ancestors])
+        return replace(drawn, cluster_kl=_divergence(log_v, number, n))
+
+    def _labels(self, key, particles):
+        seen = particles.features(particles.x)
+        labels = jnp.asarray(self.clusterer(key, seen, particles.log_w))
+        if labels.shape != (particles.n,) or not jnp.issubdtype(labels.dtype, jnp.integer):
+            raise ValueError(
+                f"a clusterer must return integer labels of shape ({particles.n},), "
+                f"got {labels.dtype}{list(labels.shape)}"
+            )
+        return jnp.clip(labels.astype(jnp.int32), 0, self.clusters - 1)
+
+
+def clustered(
+    clusterer: Callable[[Array, Array, Array], Array],
+    *,
+    allocation: str | Callable[[Array, Array, int], Array] = "count",
+    within: str | Scheme = "multinomial",
+    clusters: int | None = None,
+) -> Clustered:
+    """Resample within clusters of particles and keep each cluster's mass exactly.
+
+    With masses ``v_j`` and ``n_j`` offspring drawn within cluster j, each offspring weighs
+    ``v_j / n_j``: the expectation of every function is unchanged (the paper's Proposition 1) and
+    no living cluster is ever lost. Clusters without mass get no offspring.
+
+    Parameters
+    ----------
+    clusterer : function ``(key, features (n, q), log_w (n,)) -> labels (n,)``
+        For instance :func:`covey.kmeans`.
+    allocation : "count", "mass", "equal", "sqrt" or function ``(v, counts, n) -> shares``
+        How the offspring are dealt out: by cluster size (the paper), by mass, alike, or by the
+        root of the mass; a function gets masses (K,), sizes (K,) and n, and returns shares up to
+        a factor. Every living cluster gets at least one.
+    within : name of a scheme, or a scheme
+    clusters : int
+        Number of labels the clusterer may use; not needed where it says so itself.
+
+    Examples
+    --------
+    >>> import covey
+    >>> resample = covey.clustered(covey.kmeans(10), allocation="sqrt", within="systematic")
+    >>> resample.clusters
+    10
+    """
+    clusters = getattr(clusterer, "clusters", None) if clusters is None else clusters
+    if clusters is None:
+        raise ValueError(
+            "clustered cannot tell how many clusters there may be; pass clusters=..., one more "
+            "than the highest label"
+        )
+    return Clustered(
+        clusterer, checked_number(clusters), _allocation(allocation), scheme_named(within)
+    )
+
+
+def _allocation(allocation):
+    if callable(allocation):
+        return allocation
+    if allocation not in ALLOCATIONS:
+        raise ValueError(f"allocation must be one of {[*ALLOCATIONS]} or a function, got {allocation!r}")
+    return ALLOCATIONS[allocation]
+
+
+def scheme_named(scheme: Any) -> Scheme:
+    """Return the scheme, or the one of that name."""
+    if isinstance(scheme, Scheme):
+        return scheme
+    known = {s.name: s for s in vars(schemes).values() if isinstance(s, Scheme)}
+    if scheme not in known:
+        raise ValueError(f"a scheme must be one of {[*known]} or a Scheme, got {scheme!r}")
+    return known[scheme]
+
+
+def _tally(log_w: Array, labels: Array, clusters: int) -> tuple[Array, Array, Array]:
+    """Log-masses (K,), sizes (K,) and weights relative to the heaviest of the cluster (n,)."""
+    own = [labels == j for j in range(clusters)]
+    top = jnp.stack([jnp.where(mine, log_w, -jnp.inf).max() for mine in own])
+    top = jnp.where(jnp.isfinite(top), top, 0)
+    share = jnp.exp(log_w - top[labels])
+    mass = jnp.stack([jnp.where(mine, share, 0).sum() for mine in own])
+    counts = jnp.stack([mine.sum() for mine in own])
+    return top + jnp.log(mass), counts, share
+
+
+def allocate(shares: Array, living: Array, n: int) -> Array:
+    """Deal out n offspring: at least one to each living cluster, the rest by largest remainder.
+
+    Parameters
+    ----------
+    shares : (K,) non-negative, up to a factor.
+    living : (K,) bools, at most n of them true; the others get nothing.
+    n : int
+
+    Returns
+    -------
+    (K,) integers that add up to n. Shares that are whole numbers of offspring are met exactly.
+    """
+    shares = jnp.where(living, jnp.asarray(shares, jnp.result_type(float)), 0)
+    shares = jnp.where(shares.sum() > 0, shares, living)
+    spare = n - living.sum()
+    wanted = jnp.maximum(n * shares / shares.sum() - 1, 0)
+    wanted = spare * wanted / jnp.where(wanted.sum() > 0, wanted.sum(), 1)
+    whole = jnp.floor(wanted)
+    left = spare - whole.sum().astype(jnp.int32)
+    rest = jnp.where(living, wanted - whole, -1)
+    index = jnp.arange(len(rest))
+    ahead = (rest[None] > rest[:, None]) | ((rest[None] == rest[:, None]) & (index < index[:, None]))
+    whole = whole.astype(jnp.int32) + (ahead.sum(1) < left) + living
+    return whole.astype(jnp.int32)
+
+
+def _divergence(log_v: Array, number: Array, n: int) -> Array:
+    """``D(v || c) = sum_j v_j log(v_j n / n_j)``: the paper's Eq. (KL)."""
+    v = jnp.exp(log_v)
+    ratio = log_v + jnp.log(jnp.asarray(n, log_v.dtype)) - jnp.log(jnp.maximum(number, 1))
+    return jnp.where(v > 0, v * jnp.where(v > 0, ratio, 0), 0).sum()

@@ -1,0 +1,191 @@
+"""Laying particles on a line and counting points: the arithmetic that resamplers share.
+
+Particles are laid end to end, stratum after stratum, each as long as the number of offspring it
+should have. Stratum ``j`` is exactly ``number[j]`` long, an integer. A resampling scheme puts
+points on this line; the offspring of a particle are the points that fall on it.
+
+Two things make this fast and exact at once.
+
+* *Lanes.* The ``N`` particles are viewed as ``rows`` x ``lanes``. One pass over the rows adds up
+  all lanes side by side, and only the short list of lane totals is summed one after the other: no
+  sort, no search, and no running sum of a million terms in single precision. The order on the
+  line is stratum, then lane, then row.
+* *Whole numbers.* A position is a whole number and a fraction in units of ``2**-18``, and what is
+  carried from one particle to the next is the integer number of points so far. So the offspring
+  of a stratum add up to ``number[j]``, whatever was rounded.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log2, sqrt
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+FRACTION_BITS = 18
+UNIT = 1 << FRACTION_BITS
+
+Position = tuple[Array, Array]
+PointsBefore = Callable[[Position], Array]
+
+
+def lane_count(size: int) -> int:
+    """How many lanes to sum side by side: a power of two near ``sqrt(size) / 2``, 8 to 4096."""
+    return 2 ** min(12, max(3, round(log2(0.6 * sqrt(max(size, 1))))))
+
+
+def in_lanes(values: Array) -> Array:
+    """View (N,) as (rows, lanes), the last row filled up with zeros."""
+    lanes = lane_count(values.shape[0])
+    rows = max(1, -(-values.shape[0] // lanes))
+    return jnp.pad(values, (0, rows * lanes - values.shape[0])).reshape(rows, lanes)
+
+
+def lane_address(order: Array, rows: int, lanes: int) -> Array:
+    """Where the ``order``-th entry, counted lane after lane, stands in a flat (rows, lanes)."""
+    return order % rows * lanes + order // rows
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Particles on the line: their ends, where each (lane, stratum) starts, and who closes one."""
+
+    end: Position  # (rows, lanes) each
+    start: Position  # (lanes * K,) each
+    closes: Array  # (rows, lanes): the running sum has reached the total of its lane and stratum
+    place: Array | None  # (rows, lanes): the particle's (lane, stratum), None where K is 1
+    border: Array  # (K,): where the strata end
+
+
+def lay(share: Array, labels: Array | None, number: Array, beyond: Array | None = None) -> Laid:
+    """Lay particles end to end, in proportion to ``share`` inside each stratum.
+
+    Parameters
+    ----------
+    share : (rows, lanes) non-negative; where a stratum has no share, its ``number`` must be 0.
+    labels : (rows, lanes) integers in [0, K), the strata of the particles; None where K is 1.
+    number : (K,) integers, the length of each stratum.
+    beyond : (K,) shares that follow the last particle of each stratum, or None.
+    """
+    strata, lanes = number.shape[0], share.shape[1]
+    number = number.astype(jnp.int32)
+    place = None if labels is None else jnp.arange(lanes) * strata + labels
+    running, totals = _running_sums(share, place, lanes * strata)
+    lane_totals = totals.reshape(lanes, strata)
+    mass = lane_totals.sum(0) + (0 if beyond is None else beyond)
+    scale = jnp.where(mass > 0, number / jnp.where(mass > 0, mass, 1), 0).astype(share.dtype)
+    border = jnp.cumsum(number)
+    last = jnp.where(lane_totals > 0, jnp.arange(lanes)[:, None], -1).max(0)
+
+    def next_lane(start: Position, lane):
+        """Where the lane ends; the last one with any share ends at the border."""
+        total, index = lane
+        whole, fraction = advance(start, total * scale)
+        full = whole >= border
+        if beyond is None:
+            full |= index >= last
+        return (jnp.where(full, border, whole), jnp.where(full, 0, fraction)), start
+
+    first = border - number, jnp.zeros_like(border)
+    _, start = lax.scan(next_lane, first, (lane_totals, jnp.arange(lanes)))
+    start = start[0].reshape(-1), start[1].reshape(-1)
+    here = (lambda table: table) if place is None else (lambda table: table[place])
+    scale_here = scale[0] if labels is None else scale[labels]
+    end = advance((here(start[0]), here(start[1])), running * scale_here)
+    return Laid(end, start, running >= here(totals), place, border)
+
+
+def _running_sums(share: Array, place: Array | None, size: int) -> tuple[Array, Array]:
+    """Sum of each (lane, stratum) up to and with each particle, and in all: (size,)."""
+
+    def add_row(total, row):
+        return total + row, total + row
+
+    def add_row_by_stratum(total, row):
+        value, here = row
+        after = total[here] + value
+        return total.at[here].set(after, unique_indices=True), after
+
+    zero = jnp.zeros(size, share.dtype)
+    if place is None:
+        totals, running = lax.scan(add_row, zero, share)
+    else:
+        totals, running = lax.scan(add_row_by_stratum, zero, (share, place))
+    return running, totals
+
+
+def advance(start: Position, length: Array) -> Position:
+    """Go on from a position by a non-negative length."""
+    steps = jnp.floor(length)
+    parts = jnp.round((length - steps) * UNIT).astype(jnp.int32) + start[1]
+    return start[0] + steps.astype(jnp.int32) + (parts >> FRACTION_BITS), parts & (UNIT - 1)
+
+
+def count_points(
+    share: Array, labels: Array | None, number: Array, points_before: PointsBefore
+) -> Array:
+    """Count the points on each particle: (rows, lanes), ``number[j]`` in all over stratum ``j``.
+
+    ``points_before`` is a nondecreasing function of a position that is ``p`` at the border ``p``
+    of two strata; the other parameters are those of :func:`lay`.
+    """
+    laid = lay(share, labels, number)
+    lanes, strata = share.shape[1], number.shape[0]
+    first = points_before(laid.start)
+    limit = jnp.concatenate([first.reshape(lanes, strata)[1:], laid.border[None]]).reshape(-1)
+    limit = limit if laid.place is None else limit[laid.place]
+    so_far = jnp.where(laid.closes, limit, jnp.minimum(points_before(laid.end), limit))
+
+    def difference(counted, row):
+        return row, row - counted
+
+    def difference_by_stratum(counted, row):
+        now, here = row
+        return counted.at[here].set(now, unique_indices=True), now - counted[here]
+
+    if laid.place is None:
+        return lax.scan(difference, first, so_far)[1]
+    return lax.scan(difference_by_stratum, first, (so_far, laid.place))[1]
+
+
+def ancestors_of(counts: Array, size: int) -> Array:
+    """Turn offspring counts (rows, lanes), which add up to ``size``, into ancestors (size,).
+
+    The offspring of one particle stand near it, so that gathering the states is local.
+    """
+    slots = lane_count(size)
+    height = -(-size // slots)
+    spare = height * slots
+    totals = counts.sum(0)
+
+    def place(first, row):
+        # Particles without offspring write to a spare slot: cheaper than a branch for each.
+        return first + row, jnp.where(row > 0, _slot_address(first, size, slots), spare)
+
+    _, address = lax.scan(place, jnp.cumsum(totals) - totals, counts)
+    marks = jnp.full(spare + 1, -1, jnp.int32)
+    marks = marks.at[address.reshape(-1)].set(
+        jnp.arange(address.size, dtype=jnp.int32), mode="promise_in_bounds"
+    )
+    marks = marks[:-1].reshape(height, slots)
+
+    def fill(mark, row):
+        mark = jnp.where(row < 0, mark, row)
+        return mark, mark
+
+    none = jnp.full(slots, -1, jnp.int32)
+    last, _ = lax.scan(lambda mark, row: (fill(mark, row)[0], None), none, marks)
+    source = lax.cummax(jnp.where(last < 0, 0, jnp.arange(slots)))
+    earlier = jnp.pad(last[source][:-1], (1, 0))
+    return lax.scan(fill, earlier, marks)[1].reshape(-1)[:size]
+
+
+def _slot_address(slot: Array, size: int, slots: int) -> Array:
+    """Where slot ``s`` of ``size`` is kept: lanes of consecutive slots, the first ones longer."""
+    height = -(-size // slots)
+    longer = size - (height - 1) * slots
+    split, short = longer * height, max(height - 1, 1)
+    tail = slot - split
+    return jnp.where(
+        slot < split, lane_address(slot, height, slots), longer + lane_address(tail, short, slots)
+    )

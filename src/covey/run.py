@@ -1,0 +1,292 @@
+"""Run a filter over observations, all at once or as they arrive: one verb and its online twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from covey.errors import FilterError, raise_failure
+from covey.filters.base import Filter
+from covey.history import Estimate, History
+from covey.models.base import Observation
+from covey.particles import Particles
+
+Save = str | Callable[[Particles], Any]
+
+_compiled: WeakKeyDictionary[Filter, Callable[..., Any]] = WeakKeyDictionary()
+
+
+def run(
+    key: Array,
+    filter: Filter,
+    obs: Observation,
+    *,
+    save: Save = "summary",
+    missing: Any = None,
+    on_failure: str = "raise",
+    progress: bool = False,
+) -> History:
+    """Run a filter over observations ``1, ..., T``.
+
+    Works under ``jax.jit`` and ``jax.vmap``: over keys, observations, and models made inside.
+
+    Parameters
+    ----------
+    key : JAX random key; the same key gives the same history
+    filter : Filter, for instance :func:`covey.bootstrap`
+    obs : array, masked array or pytree whose leaves lead with T
+        NaN or masked entries are missing: a step where all that is measured is NaN is skipped, a
+        partly missing one is left to the model's ``log_likelihood``.
+    save : "summary", "particles" or function ``particles -> pytree``
+        What to keep of each step: only the summaries, whose size does not depend on the number
+        of particles; all particles, for :meth:`History.ancestry`; or whatever a function returns.
+    missing : (T,) bools, optional
+        True where a step has no observation.
+    on_failure : "raise" or "flag"
+        What to do when a step goes wrong (all particles at zero likelihood, NaN, +inf): raise a
+        :class:`covey.FilterError` that names the step, the cause and the remedy; or keep the
+        weights of before, go on, and say so in ``history.status``.
+    progress : bool
+        Show a progress bar. Not under ``jit`` or ``vmap``.
+
+    Returns
+    -------
+    History
+
+    Examples
+    --------
+    >>> import jax, covey
+    >>> model = covey.models.StochasticVolatility()
+    >>> _, y = covey.simulate(jax.random.key(0), model, 50)
+    >>> history = covey.run(jax.random.key(1), covey.bootstrap(model, 1000), y)
+    >>> history.mean.shape, history.ess.shape
+    ((50, 1), (50,))
+    """
+    if on_failure not in ("raise", "flag"):
+        raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
+    saver = _saver(save)
+    obs, missing, steps = _records(obs, missing)
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((key, obs, missing)))
+    if progress and traced:
+        raise ValueError("progress=True cannot show a bar under jit or vmap; leave it out there")
+    many = _many(filter)
+    initial = particles = filter.init(jax.random.fold_in(key, 0))
+    blocks: list[Any] = []
+    for start, stop in _track(_pieces(filter, steps, progress), steps, progress):
+        piece = jax.tree.map(lambda leaf, at=slice(start, stop): leaf[at], (obs, missing))
+        n = filter.particles_at(start + 1)
+        particles, block = many(key, particles, start + 1, *piece, n=n, save=saver)
+        blocks.append(block)
+    history = _history(blocks, particles, initial if save == "particles" else None)
+    if on_failure == "raise":
+        raise_failure(history, filter.n)
+    return history
+
+
+class Session:
+    """A filter that takes observations one at a time; make one with :func:`covey.online`.
+
+    Attributes
+    ----------
+    step : int, number of observations taken in.
+    particles : Particles after the last of them.
+    estimate : Estimate of the last step, None before the first.
+    """
+
+    def __init__(self, key: Array, filter: Filter, on_failure: str = "raise"):
+        if on_failure not in ("raise", "flag"):
+            raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
+        self.key = key
+        self.filter = filter
+        self.on_failure = on_failure
+        self.step = 0
+        self.particles = filter.init(jax.random.fold_in(key, 0))
+        self.estimate: Estimate | None = None
+
+    def update(self, obs: Observation, *, missing: bool = False) -> Estimate:
+        """Take in one observation and return the estimate after it.
+
+        If the step goes wrong (see ``on_failure`` of :func:`covey.run`) a
+        :class:`covey.FilterError` is raised and the session stays as it was before.
+        """
+        step = self.step + 1
+        one = jax.tree.map(lambda leaf: _as_array(leaf)[None], obs, is_leaf=_is_masked)
+        particles, (estimate, _) = _many(self.filter)(
+            self.key,
+            self.particles,
+            step,
+            one,
+            jnp.array([missing]),
+            n=self.filter.particles_at(step),
+            save=_nothing,
+        )
+        estimate = jax.tree.map(lambda leaf: leaf[0], estimate)
+        if self.on_failure == "raise" and int(estimate.status):
+            raise FilterError(int(estimate.status), step, particles.n)
+        self.particles, self.step, self.estimate = particles, step, estimate
+        return estimate
+
+    def save(self, path: Any) -> None:
+        """Write the session to a file, at once or not at all; see :func:`covey.resume`."""
+        from covey.checkpoint import write
+
+        write(path, self)
+
+
+def online(key: Array, filter: Filter, *, on_failure: str = "raise") -> Session:
+    """Run a filter on a stream, with the same numbers as :func:`covey.run` for the same key.
+
+    Parameters
+    ----------
+    key, filter, on_failure : as in :func:`covey.run`
+
+    Examples
+    --------
+    >>> import jax, covey
+    >>> session = covey.online(
+    ...     jax.random.key(1), covey.bootstrap(covey.models.StochasticVolatility(), 1000))
+    >>> estimate = session.update(0.3)
+    >>> session.step, estimate.mean.shape
+    (1, (1,))
+    """
+    return Session(key, filter, on_failure)
+
+
+def resume(path: Any, filter: Filter, *, on_failure: str = "raise") -> Session:
+    """Go on with a session that :meth:`Session.save` wrote, bit for bit as if never stopped.
+
+    Parameters
+    ----------
+    path : file
+    filter : the filter the session was made with; one of another shape is refused
+    on_failure : as in :func:`covey.run`
+    """
+    from covey.checkpoint import read
+
+    return read(path, filter, on_failure)
+
+
+def _many(filter: Filter) -> Callable[..., Any]:
+    """The compiled loop of a filter, kept as long as the filter is."""
+    if filter not in _compiled:
+        loop = partial(_loop, ref(filter))  # a loop that held its own key would never be let go
+        _compiled[filter] = jax.jit(loop, static_argnames=("n", "save"))
+    return _compiled[filter]
+
+
+def _loop(filter_of, key, particles, first, obs, missing, *, n, save):
+    """Take in a piece of the observations with n particles; the first step may change to n."""
+    filter = filter_of()
+
+    def step(particles, inputs, n=n):
+        index, record, absent = inputs
+        before = particles.log_evidence
+        particles = filter.step(
+            jax.random.fold_in(key, index), particles, record, n=n, missing=absent
+        )
+        return particles, (Estimate.of(particles, index, before), save(particles))
+
+    inputs = first + jnp.arange(missing.shape[0]), obs, missing
+    if particles.n == n:
+        return jax.lax.scan(step, particles, inputs)
+    particles, one = step(particles, jax.tree.map(lambda leaf: leaf[0], inputs))
+    return particles, jax.tree.map(lambda leaf: leaf[None], one)
+
+
+def _pieces(filter: Filter, steps: int, progress: bool) -> list[tuple[int, int]]:
+    """Cut the steps where the number of particles changes, and into a hundred for a bar."""
+    cuts = {0, steps}
+    if filter.n_initial != filter.n and filter.hold < steps:
+        cuts |= {filter.hold, filter.hold + 1}
+    if progress:
+        start = filter.hold + 1 if filter.n_initial != filter.n else 0
+        cuts |= set(range(start, steps, max(1, (steps - start) // 100)))
+    ordered = sorted(cut for cut in cuts if cut <= steps)
+    return [*zip(ordered, ordered[1:], strict=False)]
+
+
+def _track(pieces: list[tuple[int, int]], steps: int, progress: bool) -> Iterator[tuple[int, int]]:
+    if not progress:
+        yield from pieces
+        return
+    from rich.progress import Progress
+
+    with Progress() as bar:
+        task = bar.add_task("filtering", total=steps)
+        for start, stop in pieces:
+            yield start, stop
+            bar.update(task, completed=stop)
+
+
+def _saver(save: Save) -> Callable[[Particles], Any]:
+    if callable(save):
+        return save
+    if save not in ("summary", "particles"):
+        raise ValueError(f"save must be 'summary', 'particles' or a function, got {save!r}")
+    return _everything if save == "particles" else _nothing
+
+
+def _nothing(particles: Particles) -> None:
+    return None
+
+
+def _everything(particles: Particles) -> dict[str, Any]:
+    return {"x": particles.x, "log_w": particles.log_w, "ancestors": particles.ancestors}
+
+
+def _is_masked(value: Any) -> bool:
+    return isinstance(value, np.ma.MaskedArray)
+
+
+def _as_array(value: Any) -> Array:
+    """An array, with NaN where a masked array is masked."""
+    if _is_masked(value):
+        if not np.issubdtype(value.dtype, np.floating):
+            value = value.astype(float)
+        value = value.filled(np.nan)
+    try:
+        return jnp.asarray(value)
+    except TypeError as error:
+        raise TypeError(
+            f"an observation must be numbers or a pytree of numbers, got {value!r}; a missing one "
+            "is NaN, or any number with missing=True"
+        ) from error
+
+
+def _records(obs: Observation, missing: Any) -> tuple[Observation, Array, int]:
+    """Observations as arrays that lead with T, the mask of missing steps, and T."""
+    if isinstance(obs, list):
+        obs = np.asarray(obs)
+    obs = jax.tree.map(_as_array, obs, is_leaf=_is_masked)
+    leaves = jax.tree.leaves(obs)
+    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
+    if len(sizes) != 1 or None in sizes:
+        shapes = [leaf.shape for leaf in leaves]
+        raise ValueError(
+            "every leaf of the observations must lead with the number of steps, got shapes "
+            f"{shapes}; for a single step use covey.online(...).update(obs)"
+        )
+    (steps,) = sizes
+    missing = jnp.zeros(steps, bool) if missing is None else jnp.asarray(missing)
+    if missing.shape != (steps,) or missing.dtype != bool:
+        raise ValueError(
+            f"missing must be {steps} bools, one for each step, got {missing.dtype}"
+            f"{list(missing.shape)}"
+        )
+    return obs, missing, steps
+
+
+def _history(blocks, final, initial) -> History:
+    if not blocks:
+        one = Estimate.of(final, jnp.array(0), final.log_evidence)
+        return History(jax.tree.map(lambda leaf: leaf[None][:0], one), (), final, initial)
+    parts = [estimate for estimate, _ in blocks]
+    estimates = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    return History(estimates, tuple(saved for _, saved in blocks), final, initial)
