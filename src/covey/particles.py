@@ -85,20 +85,30 @@ class Particles:
         squares = jax.tree.map(lambda leaf, middle: (leaf - middle) ** 2, self.x, mean)
         return mean, weighted_mean(self.weights, squares)
 
-    def select(self, ancestors: Array, log_w: Array | None = None) -> Particles:
-        """Return the particles with these indices, equally weighted unless ``log_w`` is given."""
+    def select(
+        self, ancestors: Array, log_w: Array | None = None, unique: Array | None = None
+    ) -> Particles:
+        """Return the particles with these indices.
+
+        Parameters
+        ----------
+        ancestors : (n,) integers
+        log_w : (n,), their normalised log-weights; equal if not given
+        unique : integer, the number of different ancestors; counted if not given
+        """
         ancestors = ancestors.astype(jnp.int32)
         size = ancestors.shape[0]
         if log_w is None:
             log_w = equal_log_weights(size, self.log_w.dtype)
-        left = jnp.zeros(self.n, jnp.int32).at[ancestors].set(1)
+        if unique is None:
+            unique = jnp.zeros(self.n, jnp.int32).at[ancestors].set(1).sum()
         return replace(
             self,
             x=jax.tree.map(lambda leaf: leaf[ancestors], self.x),
             log_w=log_w,
             ancestors=ancestors,
             resampled=jnp.array(True),
-            unique=left.sum(),
+            unique=unique.astype(jnp.int32),
         )
 
 

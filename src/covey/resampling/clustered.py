@@ -10,7 +10,7 @@ from jax import Array
 
 from covey.particles import Particles, checked_number
 from covey.resampling import schemes
-from covey.resampling.line import ancestors_of, in_lanes
+from covey.resampling.line import Strata, ancestors_of, in_lanes, max_by_lane, sum_up
 from covey.resampling.schemes import Scheme
 
 ALLOCATIONS: dict[str, Callable[[Array, Array, int], Array]] = {
@@ -34,21 +34,21 @@ class Clustered:
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
         n = checked_number(n)
         find, draw = jax.random.split(key)
+        log_w = in_lanes(particles.log_w, -jnp.inf)
         labels = self._labels(find, particles)
-        log_v, counts, share = _tally(particles.log_w, labels, self.clusters)
-        living = log_v > -jnp.inf
-        # Fewer offspring than living clusters: one of them would vanish. Draw from all as one.
-        merge = living.sum() > n
-        labels = jnp.where(merge, 0, labels)
-        merged = _tally(particles.log_w, labels, self.clusters)
-        log_v, counts, share = jax.tree.map(
-            lambda one, many: jnp.where(merge, one, many), merged, (log_v, counts, share)
-        )
+        log_v, counts, strata = _tally(log_w, in_lanes(labels), self.clusters, particles.n)
+        if self.clusters > n:
+            # With more living clusters than offspring one would vanish: draw from all as one.
+            merge = (log_v > -jnp.inf).sum() > n
+            labels = jnp.where(merge, 0, labels)
+            log_v, counts, strata = _tally(log_w, in_lanes(labels), self.clusters, particles.n)
         number = allocate(self.allocation(jnp.exp(log_v), counts, n), log_v > -jnp.inf, n)
-        offspring = self.within.offspring(draw, in_lanes(share), in_lanes(labels), number, n)
-        ancestors = ancestors_of(offspring, n)
+        offspring = self.within.offspring(draw, strata, number, n)
         log_each = log_v - jnp.log(jnp.maximum(number, 1).astype(log_v.dtype))
-        drawn = particles.select(ancestors, log_each[labels][ancestors])
+        ancestors = ancestors_of(offspring, n)
+        drawn = particles.select(
+            ancestors, log_each[labels[ancestors]], unique=(offspring > 0).sum()
+        )
         return replace(drawn, cluster_kl=_divergence(log_v, number, n))
 
     def _labels(self, key, particles):
@@ -123,15 +123,16 @@ def scheme_named(scheme: Any) -> Scheme:
     return known[scheme]
 
 
-def _tally(log_w: Array, labels: Array, clusters: int) -> tuple[Array, Array, Array]:
-    """Log-masses (K,), sizes (K,) and weights relative to the heaviest of the cluster (n,)."""
-    own = [labels == j for j in range(clusters)]
-    top = jnp.stack([jnp.where(mine, log_w, -jnp.inf).max() for mine in own])
+def _tally(log_w: Array, labels: Array, clusters: int, size: int) -> tuple[Array, Array, Strata]:
+    """Log-masses (K,), sizes (K,), and the weights relative to the heaviest of their cluster.
+
+    Relative, so that a cluster of mass 1e-300 is resampled as well as one of mass 1.
+    """
+    top = max_by_lane(log_w, labels, clusters).max(0)
     top = jnp.where(jnp.isfinite(top), top, 0)
-    share = jnp.exp(log_w - top[labels])
-    mass = jnp.stack([jnp.where(mine, share, 0).sum() for mine in own])
-    counts = jnp.stack([mine.sum() for mine in own])
-    return top + jnp.log(mass), counts, share
+    strata = sum_up(jnp.exp(log_w - top[labels]), labels, clusters)
+    held = (jnp.arange(log_w.size).reshape(log_w.shape) < size).astype(jnp.int32)
+    return top + jnp.log(strata.mass()), strata.sums(held), strata
 
 
 def allocate(shares: Array, living: Array, n: int) -> Array:

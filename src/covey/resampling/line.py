@@ -34,16 +34,95 @@ def lane_count(size: int) -> int:
     return 2 ** min(12, max(3, round(log2(0.6 * sqrt(max(size, 1))))))
 
 
-def in_lanes(values: Array) -> Array:
-    """View (N,) as (rows, lanes), the last row filled up with zeros."""
+def in_lanes(values: Array, fill: float = 0) -> Array:
+    """View (N,) as (rows, lanes), the last row filled up."""
     lanes = lane_count(values.shape[0])
     rows = max(1, -(-values.shape[0] // lanes))
-    return jnp.pad(values, (0, rows * lanes - values.shape[0])).reshape(rows, lanes)
+    room = rows * lanes - values.shape[0]
+    return jnp.pad(values, (0, room), constant_values=fill).reshape(rows, lanes)
 
 
 def lane_address(order: Array, rows: int, lanes: int) -> Array:
     """Where the ``order``-th entry, counted lane after lane, stands in a flat (rows, lanes)."""
     return order % rows * lanes + order // rows
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Shares of particles, and their sums by lane and stratum; make one with :func:`sum_up`."""
+
+    share: Array  # (rows, lanes), non-negative
+    labels: Array | None  # (rows, lanes) integers in [0, K); None where K is 1
+    running: Array  # (rows, lanes), sum over the lane and stratum up to and with the particle
+    totals: Array  # (lanes, K)
+
+    @property
+    def count(self) -> int:
+        """Number of strata K."""
+        return self.totals.shape[1]
+
+    @property
+    def place(self) -> Array | None:
+        """The (lane, stratum) of each particle as one index; None where K is 1."""
+        return None if self.labels is None else _place(self.labels, self.count)
+
+    def mass(self) -> Array:
+        """Sum of the shares of each stratum: (K,)."""
+        return self.totals.sum(0)
+
+    def sums(self, values: Array) -> Array:
+        """Sums over each stratum of values (rows, lanes): (K,)."""
+        return sum_by_lane(values, self.labels, self.count).sum(0)
+
+    def spread(self, table: Array) -> Array:
+        """Give each particle its stratum's entry of a table (K,)."""
+        return table[0] if self.labels is None else table[self.labels]
+
+
+def sum_up(share: Array, labels: Array | None, strata: int) -> Strata:
+    """Add shares (rows, lanes) up along the lanes, for each of so many strata."""
+
+    def add_row(total, row):
+        return total + row, total + row
+
+    def add_row_by_stratum(total, row):
+        value, here = row
+        after = total[here] + value
+        return total.at[here].set(after, unique_indices=True), after
+
+    lanes = share.shape[1]
+    zero = jnp.zeros(lanes * strata, share.dtype)
+    if labels is None:
+        totals, running = lax.scan(add_row, zero, share)
+    else:
+        totals, running = lax.scan(add_row_by_stratum, zero, (share, _place(labels, strata)))
+    return Strata(share, labels, running, totals.reshape(lanes, strata))
+
+
+def sum_by_lane(values: Array, labels: Array | None, strata: int) -> Array:
+    """Sums of values (rows, lanes) over each lane and stratum: (lanes, K)."""
+    if labels is None:
+        return values.sum(0)[:, None]
+    return _gather_rows(jnp.add, 0, values, labels, strata)
+
+
+def max_by_lane(values: Array, labels: Array, strata: int) -> Array:
+    """Greatest of values (rows, lanes) over each lane and stratum, -inf if none: (lanes, K)."""
+    return _gather_rows(jnp.maximum, -jnp.inf, values, labels, strata)
+
+
+def _gather_rows(combine, start, values, labels, strata):
+    def row_step(table, row):
+        value, here = row
+        return table.at[here].set(combine(table[here], value), unique_indices=True), None
+
+    lanes = values.shape[1]
+    table = jnp.full(lanes * strata, start, values.dtype)
+    return lax.scan(row_step, table, (values, _place(labels, strata)))[0].reshape(lanes, strata)
+
+
+def _place(labels: Array, strata: int) -> Array:
+    return jnp.arange(labels.shape[1]) * strata + labels
 
 
 @dataclass(frozen=True)
@@ -53,29 +132,24 @@ class Laid:
     end: Position  # (rows, lanes) each
     start: Position  # (lanes * K,) each
     closes: Array  # (rows, lanes): the running sum has reached the total of its lane and stratum
-    place: Array | None  # (rows, lanes): the particle's (lane, stratum), None where K is 1
     border: Array  # (K,): where the strata end
 
 
-def lay(share: Array, labels: Array | None, number: Array, beyond: Array | None = None) -> Laid:
-    """Lay particles end to end, in proportion to ``share`` inside each stratum.
+def lay(strata: Strata, number: Array, beyond: Array | None = None) -> Laid:
+    """Lay particles end to end, in proportion to their shares inside each stratum.
 
     Parameters
     ----------
-    share : (rows, lanes) non-negative; where a stratum has no share, its ``number`` must be 0.
-    labels : (rows, lanes) integers in [0, K), the strata of the particles; None where K is 1.
-    number : (K,) integers, the length of each stratum.
+    strata : Strata
+    number : (K,) integers, the length of each stratum; 0 where a stratum has no share.
     beyond : (K,) shares that follow the last particle of each stratum, or None.
     """
-    strata, lanes = number.shape[0], share.shape[1]
+    totals, lanes = strata.totals, jnp.arange(strata.totals.shape[0])
     number = number.astype(jnp.int32)
-    place = None if labels is None else jnp.arange(lanes) * strata + labels
-    running, totals = _running_sums(share, place, lanes * strata)
-    lane_totals = totals.reshape(lanes, strata)
-    mass = lane_totals.sum(0) + (0 if beyond is None else beyond)
-    scale = jnp.where(mass > 0, number / jnp.where(mass > 0, mass, 1), 0).astype(share.dtype)
+    mass = strata.mass() + (0 if beyond is None else beyond)
+    scale = jnp.where(mass > 0, number / jnp.where(mass > 0, mass, 1), 0).astype(totals.dtype)
     border = jnp.cumsum(number)
-    last = jnp.where(lane_totals > 0, jnp.arange(lanes)[:, None], -1).max(0)
+    last = jnp.where(totals > 0, lanes[:, None], -1).max(0)
 
     def next_lane(start: Position, lane):
         """Where the lane ends; the last one with any share ends at the border."""
@@ -87,31 +161,12 @@ def lay(share: Array, labels: Array | None, number: Array, beyond: Array | None 
         return (jnp.where(full, border, whole), jnp.where(full, 0, fraction)), start
 
     first = border - number, jnp.zeros_like(border)
-    _, start = lax.scan(next_lane, first, (lane_totals, jnp.arange(lanes)))
+    _, start = lax.scan(next_lane, first, (totals, lanes))
     start = start[0].reshape(-1), start[1].reshape(-1)
+    place = strata.place
     here = (lambda table: table) if place is None else (lambda table: table[place])
-    scale_here = scale[0] if labels is None else scale[labels]
-    end = advance((here(start[0]), here(start[1])), running * scale_here)
-    return Laid(end, start, running >= here(totals), place, border)
-
-
-def _running_sums(share: Array, place: Array | None, size: int) -> tuple[Array, Array]:
-    """Sum of each (lane, stratum) up to and with each particle, and in all: (size,)."""
-
-    def add_row(total, row):
-        return total + row, total + row
-
-    def add_row_by_stratum(total, row):
-        value, here = row
-        after = total[here] + value
-        return total.at[here].set(after, unique_indices=True), after
-
-    zero = jnp.zeros(size, share.dtype)
-    if place is None:
-        totals, running = lax.scan(add_row, zero, share)
-    else:
-        totals, running = lax.scan(add_row_by_stratum, zero, (share, place))
-    return running, totals
+    end = advance((here(start[0]), here(start[1])), strata.running * strata.spread(scale))
+    return Laid(end, start, strata.running >= here(totals.reshape(-1)), border)
 
 
 def advance(start: Position, length: Array) -> Position:
@@ -121,19 +176,17 @@ def advance(start: Position, length: Array) -> Position:
     return start[0] + steps.astype(jnp.int32) + (parts >> FRACTION_BITS), parts & (UNIT - 1)
 
 
-def count_points(
-    share: Array, labels: Array | None, number: Array, points_before: PointsBefore
-) -> Array:
+def count_points(strata: Strata, number: Array, points_before: PointsBefore) -> Array:
     """Count the points on each particle: (rows, lanes), ``number[j]`` in all over stratum ``j``.
 
     ``points_before`` is a nondecreasing function of a position that is ``p`` at the border ``p``
     of two strata; the other parameters are those of :func:`lay`.
     """
-    laid = lay(share, labels, number)
-    lanes, strata = share.shape[1], number.shape[0]
+    laid, place = lay(strata, number), strata.place
     first = points_before(laid.start)
-    limit = jnp.concatenate([first.reshape(lanes, strata)[1:], laid.border[None]]).reshape(-1)
-    limit = limit if laid.place is None else limit[laid.place]
+    table = first.reshape(strata.totals.shape)
+    limit = jnp.concatenate([table[1:], laid.border[None]]).reshape(-1)
+    limit = limit if place is None else limit[place]
     so_far = jnp.where(laid.closes, limit, jnp.minimum(points_before(laid.end), limit))
 
     def difference(counted, row):
@@ -143,9 +196,9 @@ def count_points(
         now, here = row
         return counted.at[here].set(now, unique_indices=True), now - counted[here]
 
-    if laid.place is None:
+    if place is None:
         return lax.scan(difference, first, so_far)[1]
-    return lax.scan(difference_by_stratum, first, (so_far, laid.place))[1]
+    return lax.scan(difference_by_stratum, first, (so_far, place))[1]
 
 
 def ancestors_of(counts: Array, size: int) -> Array:

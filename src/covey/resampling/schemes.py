@@ -17,15 +17,18 @@ from jax import Array, lax
 from covey.particles import Particles, checked_number
 from covey.resampling.line import (
     UNIT,
+    Strata,
     ancestors_of,
     count_points,
     in_lanes,
     lane_address,
     lane_count,
     lay,
+    max_by_lane,
+    sum_up,
 )
 
-Offspring = Callable[[Array, Array, Array | None, Array, int], Array]
+Offspring = Callable[[Array, Strata, Array, int], Array]
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,10 @@ class Scheme:
     Parameters
     ----------
     name : str
-    offspring : function ``(key, share, labels, number, size) -> counts``
-        ``share`` (rows, lanes), the particles' weights up to a factor; ``labels`` (rows, lanes),
-        their strata, or None; ``number`` (K,), how many to draw from each stratum, at most
-        ``size`` in all. Returns counts (rows, lanes), ``number[j]`` in all over stratum ``j``.
+    offspring : function ``(key, strata, number, size) -> counts``
+        ``strata`` holds the particles' weights up to a factor; ``number`` (K,) says how many to
+        draw from each stratum, at most ``size`` in all. Returns counts (rows, lanes),
+        ``number[j]`` in all over stratum ``j``.
     """
 
     name: str
@@ -50,25 +53,25 @@ class Scheme:
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
         n = checked_number(n)
         share = in_lanes(jnp.exp(particles.log_w - particles.log_w.max()))
-        counts = self.offspring(key, share, None, jnp.array([n], jnp.int32), n)
-        return particles.select(ancestors_of(counts, n))
+        counts = self.offspring(key, sum_up(share, None, 1), jnp.array([n], jnp.int32), n)
+        return particles.select(ancestors_of(counts, n), unique=(counts > 0).sum())
 
     def __repr__(self) -> str:
         return f"covey.{self.name}"
 
 
-def _systematic(key, share, labels, number, size):
+def _systematic(key, strata, number, size):
     offset = jax.random.randint(key, (), 0, UNIT)
-    return count_points(share, labels, number, lambda p: p[0] + (p[1] > offset))
+    return count_points(strata, number, lambda p: p[0] + (p[1] > offset))
 
 
-def _stratified(key, share, labels, number, size):
+def _stratified(key, strata, number, size):
     offsets = jax.random.randint(key, (size + 1,), 0, UNIT)
-    return count_points(share, labels, number, lambda p: p[0] + (p[1] > offsets[p[0]]))
+    return count_points(strata, number, lambda p: p[0] + (p[1] > offsets[p[0]]))
 
 
-def _multinomial(key, share, labels, number, size):
-    return count_points(share, labels, number, _uniform_points(key, number, size, share.dtype))
+def _multinomial(key, strata, number, size):
+    return count_points(strata, number, _uniform_points(key, number, size, strata.share.dtype))
 
 
 def _uniform_points(key, number, size, dtype):
@@ -77,16 +80,17 @@ def _uniform_points(key, number, size, dtype):
     Exponential spacings give the points in order. A table over the unit cells of the line says
     which points lie in a cell, and bisection among those few finds the rest.
     """
-    lanes, strata = lane_count(size), number.shape[0]
+    lanes, kinds = lane_count(size), number.shape[0]
     rows = -(-size // lanes)
     in_order = jnp.arange(lanes) * rows + jnp.arange(rows)[:, None]
     border = jnp.cumsum(number)
     exists = in_order < border[-1]
-    labels = None if strata == 1 else (in_order[..., None] >= border[:-1]).sum(-1)
+    labels = None if kinds == 1 else (in_order[..., None] >= border[:-1]).sum(-1)
     key, beyond = jax.random.split(key)
     spacing = jnp.where(exists, jax.random.exponential(key, (rows, lanes), dtype), 0)
-    laid = lay(spacing, labels, number, jax.random.exponential(beyond, (strata,), dtype))
-    end_here = border[-1] if labels is None else border[labels]
+    spacings = sum_up(spacing, labels, kinds)
+    laid = lay(spacings, number, jax.random.exponential(beyond, (kinds,), dtype))
+    end_here = spacings.spread(border)
     outside = laid.end[0] >= end_here
     cell = jnp.where(outside, end_here - 1, laid.end[0])
     fraction = jnp.where(outside, UNIT - 1, laid.end[1]).reshape(-1)
@@ -118,65 +122,53 @@ def _uniform_points(key, number, size, dtype):
     return points_before
 
 
-def _expected(share, labels, number):
+def _expected(strata: Strata, number: Array) -> Array:
     """Offspring that each particle should have: (rows, lanes), ``number[j]`` over a stratum."""
-    strata = number.shape[0]
-    mass = _stratum_sums(share, labels, strata)
-    scale = jnp.where(mass > 0, number / jnp.where(mass > 0, mass, 1), 0).astype(share.dtype)
-    return share * (scale[0] if labels is None else scale[labels])
+    mass = strata.mass()
+    scale = jnp.where(mass > 0, number / jnp.where(mass > 0, mass, 1), 0)
+    return strata.share * strata.spread(scale.astype(mass.dtype))
 
 
-def _stratum_sums(values, labels, strata):
-    """Sum of each stratum, lane by lane first: (K,)."""
-    if labels is None:
-        return values.sum(0).sum()[None]
-    return jnp.stack([jnp.where(labels == j, values, 0).sum(0).sum() for j in range(strata)])
-
-
-def _residual(key, share, labels, number, size):
-    expected = _expected(share, labels, number)
+def _residual(key, strata, number, size):
+    expected = _expected(strata, number)
     copies = jnp.floor(expected).astype(jnp.int32)
     rest = expected - copies
-    left = number - _stratum_sums(copies, labels, number.shape[0])
-    empty = _stratum_sums(rest, labels, number.shape[0]) <= 0
-    rest = jnp.where(empty[0] if labels is None else empty[labels], share, rest)
-    return copies + _multinomial(key, rest, labels, left, size)
+    empty = strata.spread(strata.sums(rest) <= 0)
+    rest = sum_up(jnp.where(empty, strata.share, rest), strata.labels, strata.count)
+    return copies + _multinomial(key, rest, number - strata.sums(copies), size)
 
 
-def _killing(key, share, labels, number, size):
+def _killing(key, strata, number, size):
     """Keep particle ``i`` with probability ``w_i / max w``, replace the others by draws.
 
     Where ``number`` is less than the particles of a stratum, so many seats are dealt out first.
     """
-    strata = number.shape[0]
-    seat_key, live_key, key = jax.random.split(key, 3)
-    alive = _stratum_sums((share > 0).astype(jnp.int32), labels, strata)
-    here = (lambda table: table[0]) if labels is None else (lambda table: table[labels])
-    equal = (share > 0).astype(share.dtype)
-    seats = _systematic(seat_key, equal, labels, jnp.minimum(number, alive), size)
-    best = jnp.stack([jnp.where(_is(labels, j), share, 0).max() for j in range(strata)])
-    chance = jax.random.uniform(live_key, share.shape, share.dtype)
-    stay = ((seats > 0) & (chance * here(best) < share)).astype(jnp.int32)
-    left = number - _stratum_sums(stay, labels, strata)
-    return stay + _multinomial(key, share, labels, left, size)
+    to_seat, to_live, to_replace = jax.random.split(key, 3)
+    alive = strata.share > 0
+    seats = jnp.minimum(number, strata.sums(alive.astype(jnp.int32)))
+    alive = sum_up(alive.astype(strata.share.dtype), strata.labels, strata.count)
+    seated = _systematic(to_seat, alive, seats, size) > 0
+    labels = jnp.zeros(seated.shape, jnp.int32) if strata.labels is None else strata.labels
+    best = strata.spread(max_by_lane(strata.share, labels, strata.count).max(0))
+    chance = jax.random.uniform(to_live, seated.shape, strata.share.dtype)
+    stay = (seated & (chance * best < strata.share)).astype(jnp.int32)
+    return stay + _multinomial(to_replace, strata, number - strata.sums(stay), size)
 
 
-def _is(labels, stratum):
-    return True if labels is None else labels == stratum
-
-
-def _ssp(key, share, labels, number, size):
+def _ssp(key, strata, number, size):
     """Settle fractions of offspring pair by pair, lane by lane and then lane with lane.
 
     One particle of each (lane, stratum) is open at a time. The pair's fractions p and q are
     replaced by p + q and 0, or by 1 and p + q - 1, so that expectations stay; whoever gets the
     0 or the 1 is settled.
     """
-    strata, (rows, lanes) = number.shape[0], share.shape
-    expected = _expected(share, labels, number)
+    share, kinds = strata.share, strata.count
+    rows, lanes = share.shape
+    expected = _expected(strata, number)
     copies = jnp.floor(expected).astype(jnp.int32)
     fraction = expected - copies
-    place = jnp.arange(lanes) * strata + (0 if labels is None else labels)
+    place = jnp.broadcast_to(jnp.arange(lanes), share.shape)
+    place = place if strata.place is None else strata.place
     address = jnp.arange(rows * lanes, dtype=jnp.int32).reshape(rows, lanes)
     spare = rows * lanes
 
@@ -189,25 +181,24 @@ def _ssp(key, share, labels, number, size):
         open_address = open_address.at[here].set(keeps, unique_indices=True)
         return (open_fraction, open_address), (settled, up)
 
-    state = jnp.zeros(lanes * strata, share.dtype), jnp.full(lanes * strata, spare, jnp.int32)
+    state = jnp.zeros(lanes * kinds, share.dtype), jnp.full(lanes * kinds, spare, jnp.int32)
     row_key, key = jax.random.split(key)
     u = jax.random.uniform(row_key, share.shape, share.dtype)
-    place = jnp.broadcast_to(place, share.shape)
     (p, at), (settled, up) = lax.scan(row_step, state, (fraction, address, place, u, share > 0))
     counts = jnp.pad(copies.reshape(-1), (0, 1)).at[settled.reshape(-1)].add(up.reshape(-1))
 
-    p, at = p.reshape(lanes, strata), at.reshape(lanes, strata)
+    p, at = p.reshape(lanes, kinds), at.reshape(lanes, kinds)
     while p.shape[0] > 1:
         half = p.shape[0] // 2
         key, pair_key = jax.random.split(key)
-        u = jax.random.uniform(pair_key, (half, strata), share.dtype)
+        u = jax.random.uniform(pair_key, (half, kinds), share.dtype)
         p, at, settled, up = _settle(
             p[:half], at[:half], p[half:], at[half:], u, at[half:] < spare
         )
         counts = counts.at[settled].add(up)
     # What is open at the end is 0 or 1 but for rounding: the whole numbers say which.
     filled = counts[:-1].reshape(rows, lanes)
-    left = number - _stratum_sums(filled, labels, strata)
+    left = number - strata.sums(filled)
     return counts.at[at[0]].add(left)[:-1].reshape(rows, lanes)
 
 
