@@ -64,9 +64,7 @@ def auxiliary(
         weighed = weigh(parents, x, jnp.where(absent, 0, log_factor), jnp.array(False))
         unguessed = parents.log_w - log_eta[parents.ancestors]
         failed = (weighed.status == ALL_ZERO) | (weighed.status == INFINITE)
-        return replace(
-            weighed, log_w=jnp.where(failed, normalise(unguessed)[0], weighed.log_w)
-        )
+        return replace(weighed, log_w=jnp.where(failed, normalise(unguessed)[0], weighed.log_w))
 
     return make_filter(model, advance, n, n_initial, hold)
 

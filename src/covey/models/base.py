@@ -115,8 +115,10 @@ def per_particle(values: Array, n: int, source: str) -> Array:
     """Check that a function of the model returned one number per particle."""
     values = jnp.asarray(values)
     if values.shape != (n,):
-        remedy = f"return {source}(...)[:, 0]" if values.shape == (n, 1) else (
-            "sum over the components of a state or an observation, not over the particles"
+        remedy = (
+            f"return {source}(...)[:, 0]"
+            if values.shape == (n, 1)
+            else ("sum over the components of a state or an observation, not over the particles")
         )
         raise ValueError(f"{source} must return shape ({n},), got {values.shape}; {remedy}")
     return values

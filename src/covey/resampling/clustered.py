@@ -6,11 +6,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from covey.particles import Particles, checked_number
 from covey.resampling import schemes
-from covey.resampling.line import Strata, ancestors_of, in_lanes, max_by_lane, sum_up
+from covey.resampling.line import (
+    Strata,
+    by_lane,
+    in_lanes,
+    sum_by_lane,
+    sum_up,
+    written_out,
+    written_out_table,
+)
 from covey.resampling.schemes import Scheme
 
 ALLOCATIONS: dict[str, Callable[[Array, Array, int], Array]] = {
@@ -35,21 +43,19 @@ class Clustered:
         n = checked_number(n)
         find, draw = jax.random.split(key)
         log_w = in_lanes(particles.log_w, -jnp.inf)
-        labels = self._labels(find, particles)
-        log_v, counts, strata = _tally(log_w, in_lanes(labels), self.clusters, particles.n)
+        labels = written_out(in_lanes(self._labels(find, particles)))
+        log_v, counts, strata = _tally(log_w, labels, self.clusters, particles.n)
         if self.clusters > n:
             # With more living clusters than offspring one would vanish: draw from all as one.
             merge = (log_v > -jnp.inf).sum() > n
             labels = jnp.where(merge, 0, labels)
-            log_v, counts, strata = _tally(log_w, in_lanes(labels), self.clusters, particles.n)
+            log_v, counts, strata = _tally(log_w, labels, self.clusters, particles.n)
         number = allocate(self.allocation(jnp.exp(log_v), counts, n), log_v > -jnp.inf, n)
-        offspring = self.within.offspring(draw, strata, number, n)
+        drawn = self.within.draw(draw, strata, number, n)
         log_each = log_v - jnp.log(jnp.maximum(number, 1).astype(log_v.dtype))
-        ancestors = ancestors_of(offspring, n)
-        drawn = particles.select(
-            ancestors, log_each[labels[ancestors]], unique=(offspring > 0).sum()
-        )
-        return replace(drawn, cluster_kl=_divergence(log_v, number, n))
+        log_w = written_out_table(log_each)[labels.reshape(-1)[drawn.ancestors]]
+        offspring = particles.select(drawn.ancestors, log_w, drawn.unique)
+        return replace(offspring, cluster_kl=_divergence(log_v, number, n))
 
     def _labels(self, key, particles):
         seen = particles.features(particles.x)
@@ -109,7 +115,9 @@ def _allocation(allocation):
     if callable(allocation):
         return allocation
     if allocation not in ALLOCATIONS:
-        raise ValueError(f"allocation must be one of {[*ALLOCATIONS]} or a function, got {allocation!r}")
+        raise ValueError(
+            f"allocation must be one of {[*ALLOCATIONS]} or a function, got {allocation!r}"
+        )
     return ALLOCATIONS[allocation]
 
 
@@ -124,15 +132,28 @@ def scheme_named(scheme: Any) -> Scheme:
 
 
 def _tally(log_w: Array, labels: Array, clusters: int, size: int) -> tuple[Array, Array, Strata]:
-    """Log-masses (K,), sizes (K,), and the weights relative to the heaviest of their cluster.
+    """Log-masses (K,), sizes (K,), and the weights, added up.
 
-    Relative, so that a cluster of mass 1e-300 is resampled as well as one of mass 1.
+    Where a cluster is so faint that its weights would vanish beside the heaviest, each weight is
+    taken relative to the heaviest of its own cluster: a mass of 1e-300 is as good as one of 1.
     """
-    top = max_by_lane(log_w, labels, clusters).max(0)
-    top = jnp.where(jnp.isfinite(top), top, 0)
-    strata = sum_up(jnp.exp(log_w - top[labels]), labels, clusters)
     held = (jnp.arange(log_w.size).reshape(log_w.shape) < size).astype(jnp.int32)
-    return top + jnp.log(strata.mass()), strata.sums(held), strata
+    counts = sum_by_lane(held, labels, clusters).sum(0)
+
+    def relative_to(top):
+        top = jnp.where(jnp.isfinite(top), top, 0)
+        strata = sum_up(jnp.exp(log_w - written_out_table(top)[labels]), labels, clusters)
+        return top + jnp.log(strata.mass()), strata.share, strata.running, strata.totals
+
+    best = jnp.full(clusters, log_w.max())
+    log_v, *sums = relative_to(best)
+    faint = ((log_v < best + jnp.log(jnp.finfo(log_v.dtype).tiny) + 27) & (counts > 0)).any()
+    log_v, *sums = lax.cond(
+        faint,
+        lambda: relative_to(by_lane(jnp.maximum, -jnp.inf, log_w, labels, clusters).max(0)),
+        lambda: (log_v, *sums),
+    )
+    return log_v, counts, Strata(sums[0], labels, *sums[1:])
 
 
 def allocate(shares: Array, living: Array, n: int) -> Array:
@@ -157,7 +178,9 @@ def allocate(shares: Array, living: Array, n: int) -> Array:
     left = spare - whole.sum().astype(jnp.int32)
     rest = jnp.where(living, wanted - whole, -1)
     index = jnp.arange(len(rest))
-    ahead = (rest[None] > rest[:, None]) | ((rest[None] == rest[:, None]) & (index < index[:, None]))
+    ahead = (rest[None] > rest[:, None]) | (
+        (rest[None] == rest[:, None]) & (index < index[:, None])
+    )
     whole = whole.astype(jnp.int32) + (ahead.sum(1) < left) + living
     return whole.astype(jnp.int32)
 

@@ -18,7 +18,9 @@ Two things make this fast and exact at once.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, sqrt
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -45,6 +47,22 @@ def in_lanes(values: Array, fill: float = 0) -> Array:
 def lane_address(order: Array, rows: int, lanes: int) -> Array:
     """Where the ``order``-th entry, counted lane after lane, stands in a flat (rows, lanes)."""
     return order % rows * lanes + order // rows
+
+
+def written_out(rows):
+    """Write arrays (rows, ...) to memory before they are gathered from.
+
+    XLA would otherwise fuse their making into each gather and work every entry out many times.
+    (Adding zero keeps JAX from passing the arrays by the loop.)
+    """
+    return lax.scan(lambda _, row: (None, jax.tree.map(lambda leaf: leaf + 0, row)), None, rows)[1]
+
+
+def written_out_table(table: Array) -> Array:
+    """The same for a flat table whose length is a multiple of 8, or short."""
+    if table.shape[0] % 8:
+        return written_out(table)
+    return written_out(table.reshape(8, -1)).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -76,7 +94,7 @@ class Strata:
 
     def spread(self, table: Array) -> Array:
         """Give each particle its stratum's entry of a table (K,)."""
-        return table[0] if self.labels is None else table[self.labels]
+        return table[0] if self.labels is None else written_out_table(table)[self.labels]
 
 
 def sum_up(share: Array, labels: Array | None, strata: int) -> Strata:
@@ -103,26 +121,29 @@ def sum_by_lane(values: Array, labels: Array | None, strata: int) -> Array:
     """Sums of values (rows, lanes) over each lane and stratum: (lanes, K)."""
     if labels is None:
         return values.sum(0)[:, None]
-    return _gather_rows(jnp.add, 0, values, labels, strata)
+    return by_lane(jnp.add, 0, values, labels, strata)
 
 
-def max_by_lane(values: Array, labels: Array, strata: int) -> Array:
-    """Greatest of values (rows, lanes) over each lane and stratum, -inf if none: (lanes, K)."""
-    return _gather_rows(jnp.maximum, -jnp.inf, values, labels, strata)
+def by_lane(combine, start, values: Array, labels: Array, strata: int) -> Array:
+    """Combine values (rows, lanes) over each lane and stratum: (lanes, K)."""
 
-
-def _gather_rows(combine, start, values, labels, strata):
     def row_step(table, row):
         value, here = row
         return table.at[here].set(combine(table[here], value), unique_indices=True), None
 
-    lanes = values.shape[1]
-    table = jnp.full(lanes * strata, start, values.dtype)
-    return lax.scan(row_step, table, (values, _place(labels, strata)))[0].reshape(lanes, strata)
+    table = jnp.full(labels.shape[1] * strata, start, values.dtype)
+    return lax.scan(row_step, table, (values, _place(labels, strata)))[0].reshape(-1, strata)
 
 
 def _place(labels: Array, strata: int) -> Array:
     return jnp.arange(labels.shape[1]) * strata + labels
+
+
+class Drawn(NamedTuple):
+    """Who was drawn: (size,) indices of particles, and how many different ones there are."""
+
+    ancestors: Array
+    unique: Array
 
 
 @dataclass(frozen=True)
@@ -176,46 +197,87 @@ def advance(start: Position, length: Array) -> Position:
     return start[0] + steps.astype(jnp.int32) + (parts >> FRACTION_BITS), parts & (UNIT - 1)
 
 
+def draw_points(strata: Strata, number: Array, points_before: PointsBefore, size: int) -> Drawn:
+    """Give each point of the line to the particle it falls on.
+
+    Parameters
+    ----------
+    strata, number : as in :func:`lay`
+    points_before : nondecreasing function of a position, ``p`` at every border ``p`` of strata
+    size : int, the number of points: the sum of ``number``
+    """
+    first, so_far = _points_up_to(strata, number, points_before)
+    if strata.labels is not None:
+        first, so_far = _lane_by_lane(first, so_far, strata, number)
+    slots = lane_count(size)
+    spare = slots * -(-size // slots)
+
+    def place(counted, row):
+        now, here = row
+        before = counted if here is None else counted[here]
+        # Particles without offspring write to a spare slot: cheaper than a branch for each.
+        address = jnp.where(now > before, _slot_address(before, size, slots), spare)
+        return now if here is None else counted.at[here].set(now, unique_indices=True), address
+
+    _, address = lax.scan(place, first, (so_far, strata.place))
+    return _fill(address, size)
+
+
+def _lane_by_lane(first: Array, so_far: Array, strata: Strata, number: Array):
+    """Number the points anew, lane by lane instead of stratum by stratum: offspring stay near."""
+    border = jnp.cumsum(number.astype(jnp.int32))
+    after = jnp.concatenate([first.reshape(strata.totals.shape)[1:], border[None]])
+    held = after.reshape(-1) - first
+    new_first = jnp.cumsum(held) - held
+    return new_first, so_far + written_out_table(new_first - first)[strata.place]
+
+
 def count_points(strata: Strata, number: Array, points_before: PointsBefore) -> Array:
     """Count the points on each particle: (rows, lanes), ``number[j]`` in all over stratum ``j``.
 
-    ``points_before`` is a nondecreasing function of a position that is ``p`` at the border ``p``
-    of two strata; the other parameters are those of :func:`lay`.
+    Parameters are those of :func:`draw_points`; ``number`` may add up to anything.
     """
-    laid, place = lay(strata, number), strata.place
-    first = points_before(laid.start)
-    table = first.reshape(strata.totals.shape)
-    limit = jnp.concatenate([table[1:], laid.border[None]]).reshape(-1)
-    limit = limit if place is None else limit[place]
-    so_far = jnp.where(laid.closes, limit, jnp.minimum(points_before(laid.end), limit))
+    first, so_far = _points_up_to(strata, number, points_before)
 
     def difference(counted, row):
-        return row, row - counted
-
-    def difference_by_stratum(counted, row):
         now, here = row
-        return counted.at[here].set(now, unique_indices=True), now - counted[here]
+        before = counted if here is None else counted[here]
+        return now if here is None else counted.at[here].set(now, unique_indices=True), now - before
 
-    if place is None:
-        return lax.scan(difference, first, so_far)[1]
-    return lax.scan(difference_by_stratum, first, (so_far, place))[1]
+    return lax.scan(difference, first, (so_far, strata.place))[1]
 
 
-def ancestors_of(counts: Array, size: int) -> Array:
-    """Turn offspring counts (rows, lanes), which add up to ``size``, into ancestors (size,).
+def _points_up_to(strata: Strata, number: Array, points_before: PointsBefore):
+    """Points before each (lane, stratum), flat, and up to the end of each particle."""
+    laid, place = lay(strata, number), strata.place
+    first = written_out_table(points_before(laid.start))
+    table = first.reshape(strata.totals.shape)
+    limit = written_out_table(jnp.concatenate([table[1:], laid.border[None]]).reshape(-1))
+    limit = limit if place is None else limit[place]
+    return first, jnp.where(laid.closes, limit, jnp.minimum(points_before(laid.end), limit))
+
+
+def draw_counted(counts: Array, size: int) -> Drawn:
+    """Give each particle as many offspring as ``counts`` (rows, lanes) says, ``size`` in all."""
+    slots = lane_count(size)
+    spare = slots * -(-size // slots)
+    totals = counts.sum(0)
+
+    def place(first, row):
+        return first + row, jnp.where(row > 0, _slot_address(first, size, slots), spare)
+
+    _, address = lax.scan(place, jnp.cumsum(totals) - totals, counts)
+    return _fill(address, size)
+
+
+def _fill(address: Array, size: int) -> Drawn:
+    """From the slot of each particle's first offspring, all offspring.
 
     The offspring of one particle stand near it, so that gathering the states is local.
     """
     slots = lane_count(size)
     height = -(-size // slots)
     spare = height * slots
-    totals = counts.sum(0)
-
-    def place(first, row):
-        # Particles without offspring write to a spare slot: cheaper than a branch for each.
-        return first + row, jnp.where(row > 0, _slot_address(first, size, slots), spare)
-
-    _, address = lax.scan(place, jnp.cumsum(totals) - totals, counts)
     marks = jnp.full(spare + 1, -1, jnp.int32)
     marks = marks.at[address.reshape(-1)].set(
         jnp.arange(address.size, dtype=jnp.int32), mode="promise_in_bounds"
@@ -226,11 +288,16 @@ def ancestors_of(counts: Array, size: int) -> Array:
         mark = jnp.where(row < 0, mark, row)
         return mark, mark
 
+    def last_mark(state, row):
+        mark, count = state
+        return (jnp.where(row < 0, mark, row), count + (row >= 0)), None
+
     none = jnp.full(slots, -1, jnp.int32)
-    last, _ = lax.scan(lambda mark, row: (fill(mark, row)[0], None), none, marks)
+    (last, parents), _ = lax.scan(last_mark, (none, jnp.zeros(slots, jnp.int32)), marks)
     source = lax.cummax(jnp.where(last < 0, 0, jnp.arange(slots)))
     earlier = jnp.pad(last[source][:-1], (1, 0))
-    return lax.scan(fill, earlier, marks)[1].reshape(-1)[:size]
+    ancestors = lax.scan(fill, earlier, marks)[1].reshape(-1)[:size]
+    return Drawn(ancestors, parents.sum())
 
 
 def _slot_address(slot: Array, size: int, slots: int) -> Array:

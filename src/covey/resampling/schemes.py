@@ -17,18 +17,21 @@ from jax import Array, lax
 from covey.particles import Particles, checked_number
 from covey.resampling.line import (
     UNIT,
+    Drawn,
     Strata,
-    ancestors_of,
+    by_lane,
     count_points,
+    draw_counted,
+    draw_points,
     in_lanes,
     lane_address,
     lane_count,
     lay,
-    max_by_lane,
     sum_up,
+    written_out,
 )
 
-Offspring = Callable[[Array, Strata, Array, int], Array]
+Draw = Callable[[Array, Strata, Array, int], Drawn]
 
 
 @dataclass(frozen=True)
@@ -41,37 +44,43 @@ class Scheme:
     Parameters
     ----------
     name : str
-    offspring : function ``(key, strata, number, size) -> counts``
+    draw : function ``(key, strata, number, size) -> drawn``
         ``strata`` holds the particles' weights up to a factor; ``number`` (K,) says how many to
-        draw from each stratum, at most ``size`` in all. Returns counts (rows, lanes),
-        ``number[j]`` in all over stratum ``j``.
+        draw from each stratum, ``size`` in all. Returns their indices (size,) and how many
+        different ones there are.
     """
 
     name: str
-    offspring: Offspring
+    draw: Draw
 
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
         n = checked_number(n)
         share = in_lanes(jnp.exp(particles.log_w - particles.log_w.max()))
-        counts = self.offspring(key, sum_up(share, None, 1), jnp.array([n], jnp.int32), n)
-        return particles.select(ancestors_of(counts, n), unique=(counts > 0).sum())
+        drawn = self.draw(key, sum_up(share, None, 1), jnp.array([n], jnp.int32), n)
+        return particles.select(drawn.ancestors, unique=drawn.unique)
 
     def __repr__(self) -> str:
         return f"covey.{self.name}"
 
 
 def _systematic(key, strata, number, size):
+    return draw_points(strata, number, _even_points(key), size)
+
+
+def _even_points(key):
+    """One point at the same place of every unit of the line."""
     offset = jax.random.randint(key, (), 0, UNIT)
-    return count_points(strata, number, lambda p: p[0] + (p[1] > offset))
+    return lambda position: position[0] + (position[1] > offset)
 
 
 def _stratified(key, strata, number, size):
     offsets = jax.random.randint(key, (size + 1,), 0, UNIT)
-    return count_points(strata, number, lambda p: p[0] + (p[1] > offsets[p[0]]))
+    return draw_points(strata, number, lambda p: p[0] + (p[1] > offsets[p[0]]), size)
 
 
 def _multinomial(key, strata, number, size):
-    return count_points(strata, number, _uniform_points(key, number, size, strata.share.dtype))
+    points_before = _uniform_points(key, number, size, strata.share.dtype)
+    return draw_points(strata, number, points_before, size)
 
 
 def _uniform_points(key, number, size, dtype):
@@ -93,7 +102,8 @@ def _uniform_points(key, number, size, dtype):
     end_here = spacings.spread(border)
     outside = laid.end[0] >= end_here
     cell = jnp.where(outside, end_here - 1, laid.end[0])
-    fraction = jnp.where(outside, UNIT - 1, laid.end[1]).reshape(-1)
+    cell, fraction = written_out((cell, jnp.where(outside, UNIT - 1, laid.end[1])))
+    fraction = fraction.reshape(-1)
 
     cell_rows = -(-(size + 1) // lanes)
     spare = cell_rows * lanes
@@ -103,21 +113,29 @@ def _uniform_points(key, number, size, dtype):
     totals = held.sum(0)
     _, up_to = lax.scan(lambda t, row: (t + row,) * 2, jnp.cumsum(totals) - totals, held)
     up_to, held = up_to.reshape(-1), held.reshape(-1)
-    halvings = 32 - lax.clz(held.max())
+    most = held.max()
 
     def points_before(position):
-        at = lane_address(position[0], cell_rows, lanes)
+        whole, part = written_out(position)
+        at = lane_address(whole, cell_rows, lanes)
         high = up_to[at]
-        low = high - held[at]
 
-        def halve(_, bounds):
-            low, high = bounds
-            middle = (low + high) // 2
-            below = fraction[lane_address(middle, rows, lanes)] < position[1]
-            left = low < high
-            return jnp.where(left & below, middle + 1, low), jnp.where(left & ~below, middle, high)
+        def leap(found, length):
+            """Go on by so many points if all of them lie in the cell and before the position."""
+            ahead = found + length
+            before = fraction[lane_address(jnp.minimum(ahead, size) - 1, rows, lanes)] < part
+            return jnp.where((ahead <= high) & before, ahead, found)
 
-        return lax.fori_loop(0, halvings, halve, (low, high))[0]
+        def long_leap(state):
+            found, length = state
+            return leap(found, length), length // 2
+
+        # Cells hold one point on average and almost never more than 15: four leaps find them all.
+        length = 1 << (31 - lax.clz(most))
+        found, _ = lax.while_loop(lambda s: s[1] > 8, long_leap, (high - held[at], length))
+        for length in (8, 4, 2, 1):
+            found = leap(found, length)
+        return found
 
     return points_before
 
@@ -135,7 +153,13 @@ def _residual(key, strata, number, size):
     rest = expected - copies
     empty = strata.spread(strata.sums(rest) <= 0)
     rest = sum_up(jnp.where(empty, strata.share, rest), strata.labels, strata.count)
-    return copies + _multinomial(key, rest, number - strata.sums(copies), size)
+    return draw_counted(copies + _draws(key, rest, number - strata.sums(copies), size), size)
+
+
+def _draws(key, strata, number, size):
+    """Offspring by independent draws, ``number`` of them, at most ``size`` in all."""
+    points_before = _uniform_points(key, number, size, strata.share.dtype)
+    return count_points(strata, number, points_before)
 
 
 def _killing(key, strata, number, size):
@@ -147,12 +171,12 @@ def _killing(key, strata, number, size):
     alive = strata.share > 0
     seats = jnp.minimum(number, strata.sums(alive.astype(jnp.int32)))
     alive = sum_up(alive.astype(strata.share.dtype), strata.labels, strata.count)
-    seated = _systematic(to_seat, alive, seats, size) > 0
+    seated = count_points(alive, seats, _even_points(to_seat)) > 0
     labels = jnp.zeros(seated.shape, jnp.int32) if strata.labels is None else strata.labels
-    best = strata.spread(max_by_lane(strata.share, labels, strata.count).max(0))
+    best = by_lane(jnp.maximum, 0, strata.share, labels, strata.count).max(0)
     chance = jax.random.uniform(to_live, seated.shape, strata.share.dtype)
-    stay = (seated & (chance * best < strata.share)).astype(jnp.int32)
-    return stay + _multinomial(to_replace, strata, number - strata.sums(stay), size)
+    stay = (seated & (chance * strata.spread(best) < strata.share)).astype(jnp.int32)
+    return draw_counted(stay + _draws(to_replace, strata, number - strata.sums(stay), size), size)
 
 
 def _ssp(key, strata, number, size):
@@ -192,14 +216,12 @@ def _ssp(key, strata, number, size):
         half = p.shape[0] // 2
         key, pair_key = jax.random.split(key)
         u = jax.random.uniform(pair_key, (half, kinds), share.dtype)
-        p, at, settled, up = _settle(
-            p[:half], at[:half], p[half:], at[half:], u, at[half:] < spare
-        )
+        p, at, settled, up = _settle(p[:half], at[:half], p[half:], at[half:], u, at[half:] < spare)
         counts = counts.at[settled].add(up)
     # What is open at the end is 0 or 1 but for rounding: the whole numbers say which.
     filled = counts[:-1].reshape(rows, lanes)
     left = number - strata.sums(filled)
-    return counts.at[at[0]].add(left)[:-1].reshape(rows, lanes)
+    return draw_counted(counts.at[at[0]].add(left)[:-1].reshape(rows, lanes), size)
 
 
 def _settle(p, first, q, second, u, exists):
@@ -217,8 +239,6 @@ def _settle(p, first, q, second, u, exists):
     up = over & exists
     spare_safe = jnp.where(exists, settled, first)
     return jnp.where(exists, rest, p), opens, spare_safe, up.astype(jnp.int32)
-
-
 
 
 multinomial = Scheme("multinomial", _multinomial)
