@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from covey.keys import quick
 from covey.models.base import Observation, StateSpaceModel
 from covey.particles import Particles, checked_number, equally_weighted
 from covey.resampling import systematic, when_ess_below
@@ -39,7 +40,7 @@ class Filter:
 
     def init(self, key: Array) -> Particles:
         """Draw the particles at time 0, before any observation."""
-        x = self.model.draw_initial(key, self.n_initial)
+        x = self.model.draw_initial(quick(key), self.n_initial)
         return equally_weighted(x, self.model.seen)
 
     def step(
@@ -53,7 +54,7 @@ class Filter:
     ) -> Particles:
         """Take in one observation; ``n`` changes the number of particles."""
         n = particles.n if n is None else n
-        return self.advance(key, particles, obs, n, jnp.asarray(missing))
+        return self.advance(quick(key), particles, obs, n, jnp.asarray(missing))
 
     def particles_at(self, step: int) -> int:
         """How many particles step 1, 2, ... works with."""
