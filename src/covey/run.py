@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -15,6 +16,7 @@ from jax import Array
 from covey.errors import FilterError, raise_failure
 from covey.filters.base import Filter
 from covey.history import Estimate, History
+from covey.keys import quick
 from covey.models.base import Observation
 from covey.particles import Particles
 
@@ -181,11 +183,21 @@ def _many(filter: Filter) -> Callable[..., Any]:
     return _compiled[filter]
 
 
-def _loop(filter_of, key, particles, first, obs, missing, *, n, save):
+def _loop(
+    filter_of: Callable[[], Filter],
+    key: Array,
+    particles: Particles,
+    first: Array,
+    obs: Observation,
+    missing: Array,
+    *,
+    n: int,
+    save: Callable[[Particles], Any],
+) -> tuple[Particles, tuple[Estimate, Any]]:
     """Take in a piece of the observations with n particles; the first step may change to n."""
-    filter = filter_of()
+    filter, key = filter_of(), quick(key)
 
-    def step(particles, inputs, n=n):
+    def step(particles: Particles, inputs: tuple[Array, Observation, Array]) -> Any:
         index, record, absent = inputs
         before = particles.log_evidence
         particles = filter.step(
@@ -209,7 +221,7 @@ def _pieces(filter: Filter, steps: int, progress: bool) -> list[tuple[int, int]]
         start = filter.hold + 1 if filter.n_initial != filter.n else 0
         cuts |= set(range(start, steps, max(1, (steps - start) // 100)))
     ordered = sorted(cut for cut in cuts if cut <= steps)
-    return [*zip(ordered, ordered[1:], strict=False)]
+    return [*pairwise(ordered)]
 
 
 def _track(pieces: list[tuple[int, int]], steps: int, progress: bool) -> Iterator[tuple[int, int]]:
@@ -283,7 +295,7 @@ def _records(obs: Observation, missing: Any) -> tuple[Observation, Array, int]:
     return obs, missing, steps
 
 
-def _history(blocks, final, initial) -> History:
+def _history(blocks: list[Any], final: Particles, initial: Particles | None) -> History:
     if not blocks:
         one = Estimate.of(final, jnp.array(0), final.log_evidence)
         return History(jax.tree.map(lambda leaf: leaf[None][:0], one), (), final, initial)
