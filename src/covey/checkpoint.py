@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 if TYPE_CHECKING:
     from covey.filters.base import Filter
@@ -68,11 +69,11 @@ def _pack(session: Session) -> bytes:
     for i, leaf in enumerate(jax.tree.leaves(session.estimate)):
         arrays[f"estimate{i}"] = np.asarray(leaf)
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, allow_pickle=False, **arrays)
     return json.dumps(header).encode() + b"\n" + buffer.getvalue()
 
 
-def _key_data(key):
+def _key_data(key: Array) -> Array:
     return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
 
 
@@ -122,10 +123,10 @@ def particles_form(filter: Filter, key: Any, step: int) -> Any:
     )
 
 
-def _filled(blank, arrays, name):
-    treedef = jax.tree.structure(blank)
-    count = treedef.num_leaves
-    return jax.tree.unflatten(treedef, [jnp.asarray(arrays[f"{name}{i}"]) for i in range(count)])
+def _filled(blank: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+    leaves, treedef = jax.tree.flatten(blank)
+    values = [jnp.asarray(arrays[f"{name}{i}"]) for i in range(len(leaves))]
+    return jax.tree.unflatten(treedef, values)
 
 
 def _unpack(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

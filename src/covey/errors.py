@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -46,7 +46,7 @@ class FilterError(RuntimeError):
     history : History or None, what there is up to the end, with the failing steps skipped
     """
 
-    def __init__(self, status: int, step: int, n: int, history: History | None = None):
+    def __init__(self, status: int, step: int, n: int, history: History | None = None) -> None:
         cause, remedy = CAUSES[status]
         super().__init__(
             f"step {step}: {cause.format(n=n)}. {remedy[0].upper()}{remedy[1:]}. "
@@ -54,7 +54,7 @@ class FilterError(RuntimeError):
         )
         self.status, self.step, self.n, self.history = status, step, n, history
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.status, self.step, self.n)
 
 
@@ -69,8 +69,8 @@ def raise_failure(history: History, n: int) -> None:
         _raise_first(status, history.steps.step, n, history)
 
 
-def _raise_first(status, steps, n, history=None) -> None:
-    status = np.asarray(status)
+def _raise_first(statuses: Any, steps: Any, n: Any, history: History | None = None) -> None:
+    status = np.asarray(statuses)
     failed = np.flatnonzero(status)
     if failed.size:
         first = failed[0]

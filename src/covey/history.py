@@ -137,9 +137,9 @@ class History:
 
     def particles(self, step: int) -> Particles:
         """The particles of step 1, ..., T, or of the start at step 0; needs save="particles"."""
-        self._need_particles("particles")
+        initial = self._start("particles")
         if step == 0:
-            return self.initial
+            return initial
         where = step - 1
         for block in self.saved:
             size = block["ancestors"].shape[0]
@@ -169,7 +169,7 @@ class History:
         State whose leaves have shape (T + 1, n, ...): entry ``[t, i]`` is where the ancestor at
         time t of final particle i was. Their weights are ``final.weights``.
         """
-        self._need_particles("ancestry")
+        initial = self._start("ancestry")
         index = np.arange(self.final.n)
         path = []
         for block in reversed(self.saved):
@@ -178,10 +178,11 @@ class History:
             for t in reversed(range(len(ancestors))):
                 path.append(jax.tree.map(lambda leaf, t=t, i=index: leaf[t, i], x))
                 index = ancestors[t, index]
-        path.append(jax.tree.map(lambda leaf: np.asarray(leaf)[index], self.initial.x))
+        path.append(jax.tree.map(lambda leaf: np.asarray(leaf)[index], initial.x))
         return jax.tree.map(lambda *leaves: np.stack(leaves), *reversed(path))
 
-    def _need_particles(self, what: str) -> None:
+    def _start(self, what: str) -> Particles:
+        """The particles at time 0, if this is the history of one run that kept all particles."""
         if self.initial is None:
             raise ValueError(
                 f"History.{what} needs all particles of all steps; run with save='particles'"
@@ -191,6 +192,7 @@ class History:
                 f"History.{what} works on one run; pick one first, for instance with "
                 "jax.tree.map(lambda leaf: leaf[0], history)"
             )
+        return self.initial
 
     def to_xarray(self) -> Any:
         """The record as an :class:`xarray.Dataset` with dimension ``step``.

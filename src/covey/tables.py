@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -69,7 +70,7 @@ def _word(part: Any) -> str:
 def _particles(history: History) -> dict[str, Any]:
     most = max(block["ancestors"].shape[1] for block in history.saved) if history.saved else 0
 
-    def joined(pieces, fill):
+    def joined(pieces: Sequence[Any], fill: float) -> np.ndarray:
         padded = []
         for piece in map(np.asarray, pieces):
             if piece.shape[1] < most and not np.isdtype(piece.dtype, "signed integer"):

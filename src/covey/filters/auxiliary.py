@@ -9,7 +9,17 @@ from jax import Array
 
 from covey.filters.base import DEFAULT_RESAMPLE, Filter, Resampler, make_filter
 from covey.models.base import Observation, StateSpaceModel, per_particle
-from covey.particles import ALL_ZERO, INFINITE, State, begin_step, normalise, weigh
+from covey.particles import (
+    FINE,
+    INFINITE,
+    NOT_A_NUMBER,
+    Particles,
+    State,
+    begin_step,
+    normalise,
+    number_of,
+    weigh,
+)
 
 
 def auxiliary(
@@ -46,27 +56,37 @@ def auxiliary(
     True
     """
 
-    def guess(key, x_prev, obs):
+    def guess(key: Array, x_prev: State, obs: Observation) -> Array:
         if lookahead is None:
             return model.log_factor(model.move(key, x_prev, obs), obs)
-        size = len(jax.tree.leaves(x_prev)[0])
-        return per_particle(lookahead(x_prev, obs), size, "lookahead")
+        return per_particle(lookahead(x_prev, obs), number_of(x_prev), "lookahead")
 
-    def advance(key, particles, obs, n, missing):
+    def advance(
+        key: Array, particles: Particles, obs: Observation, n: int, missing: Array
+    ) -> Particles:
         to_guess, to_resample, to_move = jax.random.split(key, 3)
         absent = missing | model.absent(obs)
-        log_eta = _bounded(guess(to_guess, particles.x, obs), absent).astype(particles.log_w.dtype)
+        guessed = guess(to_guess, particles.x, obs).astype(particles.log_w.dtype)
+        log_eta = _bounded(guessed, absent)
         log_w, log_mean = normalise(particles.log_w + log_eta)
-        viewed = replace(begin_step(particles), log_w=log_w)
-        parents = resample(to_resample, viewed, n)
+        parents = resample(to_resample, replace(begin_step(particles), log_w=log_w), n)
+        log_w, log_rest = normalise(parents.log_w - log_eta[parents.ancestors])
         x = model.move(to_move, parents.x, obs)
-        log_factor = model.log_factor(x, obs) + log_mean - log_eta[parents.ancestors]
-        weighed = weigh(parents, x, jnp.where(absent, 0, log_factor), jnp.array(False))
-        unguessed = parents.log_w - log_eta[parents.ancestors]
-        failed = (weighed.status == ALL_ZERO) | (weighed.status == INFINITE)
-        return replace(weighed, log_w=jnp.where(failed, normalise(unguessed)[0], weighed.log_w))
+        log_factor = model.log_factor(x, obs) + log_mean + log_rest
+        weighed = weigh(replace(parents, log_w=log_w), x, log_factor, absent)
+        return _with_guess_checked(weighed, guessed, absent)
 
     return make_filter(model, advance, n, n_initial, hold)
+
+
+def _with_guess_checked(particles: Particles, guessed: Array, absent: Array) -> Particles:
+    """Report a guess that is NaN or +inf, although the evidence bears it."""
+    guess_status = jnp.select(
+        [jnp.isposinf(guessed).any(), jnp.isnan(guessed).any()], [INFINITE, NOT_A_NUMBER], FINE
+    )
+    first = (particles.status == FINE) & ~absent
+    status = jnp.where(first, guess_status.astype(jnp.int32), particles.status)
+    return replace(particles, status=status)
 
 
 def _bounded(log_eta: Array, absent: Array) -> Array:

@@ -1,11 +1,12 @@
 """The bootstrap filter, and with clustered resampling the paper's clustering-based filter."""
 
 import jax
+from jax import Array
 
 from covey.clustering import kmeans
 from covey.filters.base import DEFAULT_RESAMPLE, Filter, Resampler, make_filter
-from covey.models.base import StateSpaceModel
-from covey.particles import begin_step, weigh
+from covey.models.base import Observation, StateSpaceModel
+from covey.particles import Particles, begin_step, weigh
 from covey.resampling import Scheme, clustered, when_ess_below
 
 
@@ -42,7 +43,9 @@ def bootstrap(
     True
     """
 
-    def advance(key, particles, obs, n, missing):
+    def advance(
+        key: Array, particles: Particles, obs: Observation, n: int, missing: Array
+    ) -> Particles:
         to_resample, to_move = jax.random.split(key)
         parents = resample(to_resample, begin_step(particles), n)
         x = model.move(to_move, parents.x, obs)

@@ -1,10 +1,11 @@
 """The guided filter: move by a proposal that looks at the observation."""
 
 import jax
+from jax import Array
 
 from covey.filters.base import DEFAULT_RESAMPLE, Filter, Resampler, make_filter
-from covey.models.base import Proposal, StateSpaceModel, like, per_particle
-from covey.particles import begin_step, weigh
+from covey.models.base import Observation, Proposal, StateSpaceModel, like, per_particle
+from covey.particles import Particles, State, begin_step, number_of, weigh
 
 
 def guided(
@@ -44,14 +45,16 @@ def guided(
             "give the model one, or use covey.bootstrap"
         )
 
-    def move(key, x_prev, obs):
+    def move(key: Array, x_prev: State, obs: Observation) -> tuple[State, Array]:
         x = like(x_prev, proposal.sample(key, x_prev, obs), "proposal.sample")
-        size = len(jax.tree.leaves(x)[0])
+        size = number_of(x)
         log_p = per_particle(log_transition(x_prev, x, obs), size, "log_transition")
         log_q = per_particle(proposal.log_density(x_prev, x, obs), size, "proposal.log_density")
         return x, model.log_factor(x, obs) + log_p - log_q
 
-    def advance(key, particles, obs, n, missing):
+    def advance(
+        key: Array, particles: Particles, obs: Observation, n: int, missing: Array
+    ) -> Particles:
         to_resample, to_move = jax.random.split(key)
         parents = resample(to_resample, begin_step(particles), n)
         absent = missing | model.absent(obs)
@@ -65,6 +68,6 @@ def guided(
     return make_filter(model, advance, n, n_initial, hold)
 
 
-def _as_weights(moved, log_w):
+def _as_weights(moved: tuple[State, Array], log_w: Array) -> tuple[State, Array]:
     x, log_factor = moved
     return x, log_factor.astype(log_w.dtype)

@@ -128,7 +128,7 @@ def like(x: State, moved: State, source: str) -> State:
     """Check that new states have the structure, shapes and types of the old ones."""
     moved = jax.tree.map(jnp.asarray, moved)
 
-    def form(state):
+    def form(state: State) -> Any:
         return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state)
 
     if form(moved) != form(x):
@@ -164,15 +164,16 @@ def simulate(
     >>> x.shape, y.shape
     ((40, 1), (40,))
     """
-    if model.observe is None:
+    observe = model.observe
+    if observe is None:
         raise ValueError("simulate needs a model with observe(key, x, obs) -> obs, got none")
     first, rest = jax.random.split(key)
 
-    def step(x, inputs):
+    def step(x: State, inputs: tuple[Array, Observation]) -> tuple[State, Any]:
         key, record = inputs
         move, look = jax.random.split(key)
         x = model.move(move, x, record)
-        seen = model.observe(look, x, record)
+        seen = observe(look, x, record)
         return x, jax.tree.map(lambda leaf: leaf[0], (x, seen))
 
     inputs = jax.random.split(rest, steps), obs

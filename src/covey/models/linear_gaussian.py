@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,14 @@ class LinearGaussian(StateSpaceModel):
     (20, 1)
     """
 
+    transition_matrix: Array
+    transition_covariance: Array
+    observation_matrix: Array
+    observation_covariance: Array
+    initial_mean: Array
+    initial_covariance: Array
+    offset: Array
+
     def __init__(
         self,
         transition_matrix: Array | float,
@@ -73,9 +82,15 @@ class LinearGaussian(StateSpaceModel):
         u = jnp.zeros(d) if offset is None else jnp.atleast_1d(jnp.asarray(offset))
         parts = {
             "transition_matrix": (F, (d, d)),
-            "transition_covariance": (_matrix(transition_covariance, "Q"), (d, d)),
+            "transition_covariance": (
+                _matrix(transition_covariance, "transition_covariance"),
+                (d, d),
+            ),
             "observation_matrix": (H, (p, d)),
-            "observation_covariance": (_matrix(observation_covariance, "R"), (p, p)),
+            "observation_covariance": (
+                _matrix(observation_covariance, "observation_covariance"),
+                (p, p),
+            ),
             "initial_mean": (m0, (d,)),
             "initial_covariance": (_matrix(P0, "initial_covariance"), (d, d)),
             "offset": (u, (d,)),
@@ -101,7 +116,7 @@ class LinearGaussian(StateSpaceModel):
         F, Q = self.transition_matrix, self.transition_covariance
         identity = jnp.eye(F.shape[0], dtype=F.dtype)
 
-        def step(state, y):
+        def step(state: tuple[Array, Array], y: Array) -> tuple[tuple[Array, Array], Any]:
             mean, cov = state
             mean, cov = F @ mean + self.offset, F @ cov @ F.T + Q
             residual, H, R, missing = self._observed(y)
@@ -121,12 +136,12 @@ class LinearGaussian(StateSpaceModel):
         return Kalman(increments.sum(), increments, means, covs)
 
     def optimal_proposal(self) -> Proposal:
-        """``p(x_t | x_{t-1}, y_t)``, the proposal that makes a guided filter's weights least uneven.
+        """``p(x_t | x_{t-1}, y_t)``, which makes a guided filter's weights least uneven.
 
         Needs a positive definite Q.
         """
 
-        def moments(x_prev, obs):
+        def moments(x_prev: Array, obs: Array) -> tuple[Array, Array]:
             y, H, R, missing = self._observed(obs)
             Q = self.transition_covariance
             gain = jnp.linalg.solve(H @ Q @ H.T + R, H @ Q).T
@@ -134,11 +149,11 @@ class LinearGaussian(StateSpaceModel):
             residual = jnp.where(missing, 0, y - ahead @ H.T)
             return ahead + residual @ gain.T, Q - gain @ H @ Q
 
-        def sample(key, x_prev, obs):
+        def sample(key: Array, x_prev: Array, obs: Array) -> Array:
             mean, cov = moments(x_prev, obs)
             return mean + jax.random.normal(key, mean.shape, mean.dtype) @ _root(cov).T
 
-        def log_density(x_prev, x, obs):
+        def log_density(x_prev: Array, x: Array, obs: Array) -> Array:
             mean, cov = moments(x_prev, obs)
             return _log_normal(x - mean, jnp.linalg.cholesky(cov))
 
@@ -153,7 +168,7 @@ class LinearGaussian(StateSpaceModel):
         spare = 0.5 * jnp.log(2 * jnp.pi) * missing.sum()
         return _log_normal(residual, jnp.linalg.cholesky(S)) + spare
 
-    def _observed(self, y):
+    def _observed(self, y: Array) -> tuple[Array, Array, Array, Array]:
         """Observation, H and R with the missing components turned into independent N(0, 1)."""
         y = jnp.asarray(y, self.observation_matrix.dtype).reshape(-1)
         missing = jnp.isnan(y)
@@ -162,34 +177,34 @@ class LinearGaussian(StateSpaceModel):
         R = jnp.where(cross, jnp.eye(y.shape[0], dtype=y.dtype), self.observation_covariance)
         return jnp.where(missing, 0, y), H, R, missing
 
-    def _initial(self, key, n):
+    def _initial(self, key: Array, n: int) -> Array:
         d = self.initial_mean.shape[0]
         noise = jax.random.normal(key, (n, d), self.initial_mean.dtype)
         return self.initial_mean + noise @ _root(self.initial_covariance).T
 
-    def _transition(self, key, x, obs):
+    def _transition(self, key: Array, x: Array, obs: Array) -> Array:
         noise = jax.random.normal(key, x.shape, x.dtype)
         return (
             x @ self.transition_matrix.T + self.offset + noise @ _root(self.transition_covariance).T
         )
 
-    def _log_likelihood(self, x, obs):
+    def _log_likelihood(self, x: Array, obs: Array) -> Array:
         y, H, R, missing = self._observed(obs)
         residual = jnp.where(missing, 0, y - x @ H.T)
         spare = 0.5 * jnp.log(2 * jnp.pi) * missing.sum()
         return _log_normal(residual, jnp.linalg.cholesky(R)) + spare
 
-    def _log_transition(self, x_prev, x, obs):
+    def _log_transition(self, x_prev: Array, x: Array, obs: Array) -> Array:
         residual = x - x_prev @ self.transition_matrix.T - self.offset
         return _log_normal(residual, jnp.linalg.cholesky(self.transition_covariance))
 
-    def _observe(self, key, x, obs):
+    def _observe(self, key: Array, x: Array, obs: Array) -> Array:
         p = self.observation_matrix.shape[0]
         noise = jax.random.normal(key, (x.shape[0], p), x.dtype)
         return x @ self.observation_matrix.T + noise @ _root(self.observation_covariance).T
 
 
-def _matrix(value, name):
+def _matrix(value: Array | float, name: str) -> Array:
     matrix = jnp.atleast_2d(jnp.asarray(value, jnp.result_type(float)))
     if matrix.ndim != 2:
         raise ValueError(f"{name} must be a matrix or a scalar, got shape {matrix.shape}")

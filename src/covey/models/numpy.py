@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from covey.models.base import StateSpaceModel
+from covey.models.base import Observation, StateSpaceModel
+from covey.particles import State
 
 
 def from_numpy(
@@ -49,12 +50,12 @@ def from_numpy(
     (2,)
     """
 
-    def shape_of(value):
+    def shape_of(value: Any) -> jax.ShapeDtypeStruct:
         value = np.asarray(value)
         return jax.ShapeDtypeStruct(value.shape, jax.dtypes.canonicalize_dtype(value.dtype))
 
-    def call(function, result, *args):
-        def on_host(*args):
+    def call(function: Callable[..., Any], result: Any, *args: Any) -> Any:
+        def on_host(*args: Any) -> Any:
             args = jax.tree.map(np.asarray, args)
             return jax.tree.map(
                 lambda value, form: np.asarray(value, form.dtype), function(*args), result
@@ -62,21 +63,21 @@ def from_numpy(
 
         return jax.pure_callback(on_host, result, *args, vmap_method="sequential")
 
-    def seeded(function):
-        def with_generator(seed, *args):
+    def seeded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def with_generator(seed: np.ndarray, *args: Any) -> Any:
             return function(np.random.default_rng(seed), *args)
 
         return with_generator
 
-    def draw_initial(key, n):
+    def draw_initial(key: Array, n: int) -> State:
         form = jax.tree.map(shape_of, initial(np.random.default_rng(0), n))
         return call(seeded(lambda rng: initial(rng, n)), form, _seed(key))
 
-    def draw_next(key, x, obs):
+    def draw_next(key: Array, x: State, obs: Observation) -> State:
         return call(seeded(transition), _form(x), _seed(key), x, obs)
 
-    def one_each(function):
-        def numbers(x, *args):
+    def one_each(function: Callable[..., Any]) -> Callable[..., Array]:
+        def numbers(x: State, *args: Any) -> Array:
             leaf = jax.tree.leaves(x)[0]
             dtype = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else float
             form = jax.ShapeDtypeStruct(leaf.shape[:1], jax.dtypes.canonicalize_dtype(dtype))
@@ -94,7 +95,7 @@ def from_numpy(
     )
 
 
-def _form(x):
+def _form(x: State) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
 
 

@@ -1,7 +1,10 @@
 """Stochastic volatility, as in the paper."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from covey.models.base import StateSpaceModel
@@ -25,7 +28,16 @@ class StochasticVolatility(StateSpaceModel):
     0.9
     """
 
-    def __init__(self, phi: float | Array = 0.8, sigma2: float | Array = 0.9, beta: float = 0.7):
+    phi: float | Array
+    sigma2: float | Array
+    beta: float | Array
+
+    def __init__(
+        self,
+        phi: float | Array = 0.8,
+        sigma2: float | Array = 0.9,
+        beta: float | Array = 0.7,
+    ):
         _check_ranges(phi, sigma2, beta)
         for name, value in (("phi", phi), ("sigma2", sigma2), ("beta", beta)):
             object.__setattr__(self, name, value)
@@ -41,31 +53,31 @@ class StochasticVolatility(StateSpaceModel):
         """``sigma^2 / (1 - phi^2)``."""
         return self.sigma2 / (1 - self.phi**2)
 
-    def _initial(self, key, n):
+    def _initial(self, key: Array, n: int) -> Array:
         return jnp.sqrt(self.stationary_variance()) * jax.random.normal(key, (n, 1))
 
-    def _transition(self, key, x, obs):
+    def _transition(self, key: Array, x: Array, obs: Array) -> Array:
         noise = jax.random.normal(key, x.shape, x.dtype)
         return (self.phi * x + jnp.sqrt(jnp.asarray(self.sigma2, x.dtype)) * noise).astype(x.dtype)
 
-    def _log_likelihood(self, x, obs):
+    def _log_likelihood(self, x: Array, obs: Array) -> Array:
         deviation = obs / self.beta * jnp.exp(-x[:, 0] / 2)
         return -0.5 * (deviation**2 + x[:, 0] + jnp.log(2 * jnp.pi * self.beta**2))
 
-    def _log_transition(self, x_prev, x, obs):
+    def _log_transition(self, x_prev: Array, x: Array, obs: Array) -> Array:
         deviation = (x - self.phi * x_prev)[:, 0]
         return -0.5 * (deviation**2 / self.sigma2 + jnp.log(2 * jnp.pi * self.sigma2))
 
-    def _observe(self, key, x, obs):
+    def _observe(self, key: Array, x: Array, obs: Array) -> Array:
         return self.beta * jnp.exp(x[:, 0] / 2) * jax.random.normal(key, x.shape[:1], x.dtype)
 
 
-def _check_ranges(phi, sigma2, beta):
-    rules = {
+def _check_ranges(phi: float | Array, sigma2: float | Array, beta: float | Array) -> None:
+    rules: dict[str, tuple[float | Array, Callable[[float], bool]]] = {
         "phi must lie in (-1, 1)": (phi, lambda v: abs(v) < 1),
         "sigma2 must be positive": (sigma2, lambda v: v > 0),
         "beta must be positive": (beta, lambda v: v > 0),
     }
     for rule, (value, holds) in rules.items():
-        if isinstance(value, int | float) and not holds(value):
+        if isinstance(value, int | float | np.number) and not holds(value):
             raise ValueError(f"{rule}, got {value}")
