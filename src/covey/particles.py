@@ -35,7 +35,9 @@ class Particles:
     x : array (n, d), or a pytree whose leaves lead with n
         The states.
     log_w : (n,) array
-        Logarithms of the weights, which add up to one.
+        Logarithms of the weights, which add up to one. Change them with :meth:`reweighted`.
+    ess : scalar
+        Effective sample size ``1 / sum w_i^2``.
     ancestors : (n,) integers
         For each particle, the index of its parent among the particles of the step before.
     log_evidence : scalar
@@ -54,6 +56,7 @@ class Particles:
 
     x: State
     log_w: Array
+    ess: Array
     ancestors: Array
     log_evidence: Array
     resampled: Array
@@ -74,16 +77,17 @@ class Particles:
         """Weights (n,), which add up to one."""
         return jnp.exp(self.log_w)
 
-    @property
-    def ess(self) -> Array:
-        """Effective sample size ``1 / sum w_i^2``."""
-        return effective_sample_size(self.log_w)
-
     def moments(self) -> tuple[State, State]:
         """Weighted mean and variance of each component of the state."""
-        mean = weighted_mean(self.weights, self.x)
+        weights = lax.optimization_barrier(self.weights)
+        mean = weighted_mean(weights, self.x)
         squares = jax.tree.map(lambda leaf, middle: (leaf - middle) ** 2, self.x, mean)
-        return mean, weighted_mean(self.weights, squares)
+        return mean, weighted_mean(weights, squares)
+
+    def reweighted(self, log_w: Array) -> Particles:
+        """Return the particles with other log-weights (n,), normalised here."""
+        log_w, _, ess = normalise(log_w)
+        return replace(self, log_w=log_w, ess=ess)
 
     def select(
         self, ancestors: Array, log_w: Array | None = None, unique: Array | None = None
@@ -100,12 +104,16 @@ class Particles:
         size = ancestors.shape[0]
         if log_w is None:
             log_w = equal_log_weights(size, self.log_w.dtype)
+            ess = jnp.asarray(size, log_w.dtype)
+        else:
+            ess = 1 / jnp.exp(2 * log_w).sum()
         if unique is None:
             unique = jnp.zeros(self.n, jnp.int32).at[ancestors].set(1).sum()
         return replace(
             self,
             x=jax.tree.map(lambda leaf: leaf[ancestors], self.x),
             log_w=log_w,
+            ess=ess,
             ancestors=ancestors,
             resampled=jnp.array(True),
             unique=unique.astype(jnp.int32),
@@ -129,6 +137,7 @@ def equally_weighted(
     return Particles(
         x=x,
         log_w=equal_log_weights(n, dtype),
+        ess=jnp.asarray(n, dtype),
         ancestors=jnp.arange(n, dtype=jnp.int32),
         log_evidence=jnp.zeros((), dtype),
         resampled=jnp.array(False),
@@ -172,30 +181,17 @@ def checked_number(n: int) -> int:
     return whole
 
 
-def normalise(log_w: Array) -> tuple[Array, Array]:
-    """Return ``log_w - log sum exp log_w`` and ``log sum exp log_w``.
+def normalise(log_w: Array) -> tuple[Array, Array, Array]:
+    """Return ``log_w - log sum exp log_w``, ``log sum exp log_w`` and the effective sample size.
 
     Where all are -inf the first is not a number; :func:`weigh` sees to that.
     """
     top = log_w.max()
     top = jnp.where(jnp.isfinite(top), top, 0)
-    log_sum = top + jnp.log(total(jnp.exp(log_w - top)))
-    return log_w - log_sum, log_sum
-
-
-def total(values: Array) -> Array:
-    """Sum over the particles in pieces: single precision holds for many millions of terms."""
-    lanes = 1024
-    if values.shape[0] <= lanes:
-        return values.sum(0)
-    head = values.shape[0] // lanes * lanes
-    pieces = values[:head].reshape(-1, lanes, *values.shape[1:])
-    return pieces.sum(0).sum(0) + values[head:].sum(0)
-
-
-def effective_sample_size(log_w: Array) -> Array:
-    """``1 / sum w_i^2`` of normalised weights."""
-    return 1 / total(jnp.exp(2 * log_w))
+    relative = lax.optimization_barrier(jnp.exp(log_w - top))
+    mass = relative.sum()
+    log_sum = top + jnp.log(mass)
+    return log_w - log_sum, log_sum, mass * mass / (relative * relative).sum()
 
 
 def weighted_mean(weights: Array, x: State) -> State:
@@ -204,7 +200,7 @@ def weighted_mean(weights: Array, x: State) -> State:
     def average(leaf):
         shape = (-1,) + (1,) * (leaf.ndim - 1)
         products = weights.reshape(shape) * leaf
-        return total(jnp.where(weights.reshape(shape) > 0, products, 0))
+        return jnp.where(weights.reshape(shape) > 0, products, 0).sum(0)
 
     return jax.tree.map(average, x)
 
@@ -225,14 +221,42 @@ def weigh(parents: Particles, x: State, log_factor: Array, absent: Array) -> Par
     log_factor : (n,)
     absent : bool scalar, whether there was no observation; then nothing changes but ``x``.
     """
-    dtype = parents.log_w.dtype
-    state_ok = _all_finite(x)
-    log_factor = jnp.where(absent, 0, log_factor).astype(dtype)
-    not_a_number = jnp.isnan(log_factor).any()
+    log_factor = jnp.where(absent, 0, log_factor).astype(parents.log_w.dtype)
+    x, log_factor = lax.optimization_barrier((x, log_factor))
+    log_w, increment, ess = normalise(parents.log_w + log_factor)
+    sound = jnp.isfinite(increment) & _bounded(x)
+    log_w, increment, ess, status = lax.cond(
+        sound,
+        lambda: (log_w, increment, ess, jnp.array(FINE, jnp.int32)),
+        lambda: _salvage(parents, x, log_factor),
+    )
+    return replace(
+        parents,
+        x=x,
+        log_w=log_w,
+        ess=ess,
+        log_evidence=parents.log_evidence + jnp.where(absent, 0, increment),
+        status=status,
+    )
+
+
+def _bounded(x: State) -> Array:
+    """Whether all floating components of all states are finite."""
+    tops = [
+        jnp.abs(leaf).max()
+        for leaf in jax.tree.leaves(x)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and leaf.size
+    ]
+    return jnp.isfinite(jnp.stack(tops)).all() if tops else jnp.array(True)
+
+
+def _salvage(parents: Particles, x: State, log_factor: Array) -> tuple[Array, Array, Array, Array]:
+    """Log-weights, log-increment, effective sample size and status of a step that went wrong."""
+    state_ok = _finite_states(x)
     infinite = jnp.isposinf(log_factor).any()
-    usable = jnp.where(jnp.isnan(log_factor) | ~state_ok, -jnp.inf, log_factor)
-    usable = jnp.where(jnp.isposinf(usable), -jnp.inf, usable)
-    log_w, increment = normalise(parents.log_w + usable)
+    not_a_number = jnp.isnan(log_factor).any()
+    usable = state_ok & ~jnp.isnan(log_factor) & ~jnp.isposinf(log_factor)
+    log_w, increment, ess = normalise(parents.log_w + jnp.where(usable, log_factor, -jnp.inf))
     none_left = ~jnp.isfinite(increment)
     status = jnp.select(
         [~state_ok.all(), infinite, not_a_number, none_left],
@@ -240,16 +264,15 @@ def weigh(parents: Particles, x: State, log_factor: Array, absent: Array) -> Par
         FINE,
     )
     keep = none_left | infinite
-    return replace(
-        parents,
-        x=x,
-        log_w=jnp.where(keep, parents.log_w, log_w),
-        log_evidence=parents.log_evidence + jnp.where(keep, 0, increment),
-        status=status.astype(jnp.int32),
+    return (
+        jnp.where(keep, parents.log_w, log_w),
+        jnp.where(keep, 0, increment),
+        jnp.where(keep, parents.ess, ess),
+        status.astype(jnp.int32),
     )
 
 
-def _all_finite(x: State) -> Array:
+def _finite_states(x: State) -> Array:
     """For each particle, whether every floating component of its state is finite."""
     fine = jnp.ones(number_of(x), bool)
     for leaf in jax.tree.leaves(x):

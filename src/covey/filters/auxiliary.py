@@ -68,12 +68,13 @@ def auxiliary(
         absent = missing | model.absent(obs)
         guessed = guess(to_guess, particles.x, obs).astype(particles.log_w.dtype)
         log_eta = _bounded(guessed, absent)
-        log_w, log_mean = normalise(particles.log_w + log_eta)
-        parents = resample(to_resample, replace(begin_step(particles), log_w=log_w), n)
-        log_w, log_rest = normalise(parents.log_w - log_eta[parents.ancestors])
+        log_w, log_mean, ess = normalise(particles.log_w + log_eta)
+        viewed = replace(begin_step(particles), log_w=log_w, ess=ess)
+        parents = resample(to_resample, viewed, n)
+        log_w, log_rest, ess = normalise(parents.log_w - log_eta[parents.ancestors])
         x = model.move(to_move, parents.x, obs)
         log_factor = model.log_factor(x, obs) + log_mean + log_rest
-        weighed = weigh(replace(parents, log_w=log_w), x, log_factor, absent)
+        weighed = weigh(replace(parents, log_w=log_w, ess=ess), x, log_factor, absent)
         return _with_guess_checked(weighed, guessed, absent)
 
     return make_filter(model, advance, n, n_initial, hold)
