@@ -1,0 +1,1 @@
+"""Covey measured against other libraries: ``python -m benchmarks --help``."""
