@@ -28,3 +28,14 @@ html_theme = "furo"
 html_title = f"Covey {version}"
 # The same tree gives the same pages: no date of the build.
 html_last_updated_fmt = None
+
+
+def keep_property_docstrings_whole(app, what, name, object_, options, lines):
+    """Napoleon takes what stands before a colon for a type: "ESS of each step: (T,)."."""
+    if what == "property":
+        lines[:] = [line.replace(": (", " (") for line in lines]
+
+
+def setup(app):
+    # Before napoleon, which has the default priority of 500.
+    app.connect("autodoc-process-docstring", keep_property_docstrings_whole, priority=400)
