@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import io
 import json
 import os
-import tempfile
+import secrets
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ from jax import Array
 
 if TYPE_CHECKING:
     from covey.filters.base import Filter
+    from covey.particles import Particles
     from covey.run import Session
 
 MAGIC = b"covey session 1\n"
@@ -27,19 +32,36 @@ def write(path: Any, session: Session) -> None:
 
     A kill at any moment leaves the old file or the new one; a full disk leaves the old one.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
+    _check_place(path)
     body = _pack(session)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(part, "xb") as file:
             file.write(MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(part, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+    _sweep(path)
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(f"a session is saved to a file, got the folder {path}; name a file")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}; make it")
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers that were killed have left: parts that nobody has touched for an hour."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - part.stat().st_mtime > 3600:
+                part.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -55,22 +77,27 @@ def _sync_folder(folder: Path) -> None:
 def _pack(session: Session) -> bytes:
     from covey import __version__
 
-    leaves = jax.tree.leaves(session.particles)
+    step, particles, estimate = session.state
     header = {
         "covey": __version__,
-        "step": session.step,
+        "step": step,
         "key": str(jax.random.key_impl(session.key)),
         "typed_key": jnp.issubdtype(session.key.dtype, jax.dtypes.prng_key),
-        "form": _form(session.particles),
-        "estimate": session.estimate is not None,
+        "numbers": _numbers(session.filter),
+        "form": _form(particles),
+        "estimate": estimate is not None,
     }
-    arrays = {f"particles{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-    arrays["key"] = np.asarray(_key_data(session.key))
-    for i, leaf in enumerate(jax.tree.leaves(session.estimate)):
-        arrays[f"estimate{i}"] = np.asarray(leaf)
+    arrays = {"key": np.asarray(_key_data(session.key))}
+    for name, tree in (("particles", particles), ("estimate", estimate)):
+        leaves = jax.tree.leaves(tree)
+        arrays |= {f"{name}{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     return json.dumps(header).encode() + b"\n" + buffer.getvalue()
+
+
+def _numbers(filter: Filter) -> str:
+    return f"n={filter.n}, n_initial={filter.n_initial}, hold={filter.hold}"
 
 
 def _key_data(key: Array) -> Array:
@@ -88,45 +115,50 @@ def _form(particles: Any) -> str:
 
 def read(path: Any, filter: Filter, on_failure: str) -> Session:
     """Read a session back for its filter."""
+    from covey.history import Estimate
+    from covey.run import Session, State
+
     header, arrays = _unpack(Path(path))
     key = jnp.asarray(arrays["key"])
     if header["typed_key"]:
         key = jax.random.wrap_key_data(key, impl=header["key"])
-    from covey.run import Session
-
-    session = Session(key, filter, on_failure)
-    wanted = particles_form(filter, key, header["step"])
-    expected, found = _form(wanted), header["form"]
-    if expected != found:
-        raise ValueError(
-            f"{path} is the session of another filter: expected particles {expected}, "
-            f"found {found}; resume it with the filter, the number of particles and the float "
-            "mode it was made with"
-        )
-    session.step = header["step"]
-    session.particles = _filled(wanted, arrays, "particles")
+    wanted = jax.eval_shape(partial(_particles_at, filter, header["step"]), key)
+    _refuse_another(path, header, _numbers(filter), _form(wanted))
+    estimate = None
     if header["estimate"]:
-        from covey.history import Estimate
-
         blank = jax.eval_shape(Estimate.of, wanted, jnp.int32(0), wanted.log_evidence)
-        session.estimate = _filled(blank, arrays, "estimate")
-    return session
+        estimate = _filled(blank, arrays, "estimate")
+    state = State(header["step"], _filled(wanted, arrays, "particles"), estimate)
+    return Session(key, filter, on_failure, state)
 
 
-def particles_form(filter: Filter, key: Any, step: int) -> Any:
-    """Shapes of the particles that the filter has after so many steps."""
-    form = jax.eval_shape(filter.init, key)
-    n = filter.particles_at(step) if step else filter.n_initial
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(((n, *leaf.shape[1:]) if leaf.ndim else ()), leaf.dtype),
-        form,
-    )
+def _refuse_another(path: Any, header: dict[str, Any], numbers: str, form: str) -> None:
+    for what, expected in (("numbers", numbers), ("form", form)):
+        if header[what] != expected:
+            raise ValueError(
+                f"{path} is the session of another filter: expected {expected}, found "
+                f"{header[what]}; resume it with the model, the numbers of particles and the "
+                "float mode it was made with"
+            )
+
+
+def _particles_at(filter: Filter, step: int, key: Array) -> Particles:
+    """Particles of the form that the filter has after so many steps."""
+    particles = filter.init(key)
+    if step and filter.particles_at(step) != filter.n_initial:
+        return particles.select(jnp.zeros(filter.n, jnp.int32))
+    return particles
 
 
 def _filled(blank: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     leaves, treedef = jax.tree.flatten(blank)
-    values = [jnp.asarray(arrays[f"{name}{i}"]) for i in range(len(leaves))]
-    return jax.tree.unflatten(treedef, values)
+
+    def filled(i: int, dtype: Any) -> Array:
+        # An array file keeps types that NumPy does not know, such as bfloat16, as bare bytes.
+        value = arrays[f"{name}{i}"]
+        return jnp.asarray(value.view(dtype) if value.dtype.kind == "V" else value)
+
+    return jax.tree.unflatten(treedef, [filled(i, leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
 def _unpack(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

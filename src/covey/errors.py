@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,19 +21,22 @@ CAUSES = {
         "law, give the likelihood heavier tails, or check the units of the observation",
     ),
     NOT_A_NUMBER: (
-        "log_likelihood returned NaN for some of the {n} particles",
-        "return -inf where a state is impossible, and say in log_likelihood what a partly missing "
-        "observation (NaN in a component) weighs",
+        "the weights of some of the {n} particles are NaN, because log_likelihood (or in a guided "
+        "or auxiliary filter log_transition, the proposal or the lookahead) returned NaN",
+        "return -inf where a state is impossible; say in log_likelihood what a partly missing "
+        "observation (NaN in a component) weighs; and if a record also holds controls or time "
+        "steps, tell the model by measurement=... which part of it is measured",
     ),
     INFINITE: (
-        "log_likelihood returned +inf for some of the {n} particles",
+        "the weights of some of the {n} particles are infinite, because log_likelihood (or in a "
+        "guided or auxiliary filter log_transition, the proposal or the lookahead) returned +inf",
         "a likelihood must be bounded: add noise to an exact observation, or bound the variance "
         "from below",
     ),
     STATE_NOT_FINITE: (
-        "the transition gave states that are NaN or infinite to some of the {n} particles",
-        "look for overflow, division by zero, or NaN controls in a missing observation: NaN in "
-        "what drives the transition must be filled in before",
+        "the states of some of the {n} particles are NaN or infinite after the transition",
+        "look in initial and transition for overflow, division by zero, or NaN controls in a "
+        "missing observation: NaN in what drives the transition must be filled in before",
     ),
 }
 
@@ -58,20 +63,28 @@ class FilterError(RuntimeError):
         return type(self), (self.status, self.step, self.n)
 
 
-def raise_failure(history: History, n: int) -> None:
-    """Raise for the first step that went wrong; from within compiled code by a callback."""
+def raise_failure(history: History, particles_at: Callable[[int], int]) -> None:
+    """Raise for the first step that went wrong, with the number of particles it had.
+
+    From within compiled code the error is raised by a callback while the program runs. JAX then
+    raises a ``jax.errors.JaxRuntimeError`` where the compiled function is called (or where its
+    result is first used, on devices that run ahead), whose message ends with this one.
+    """
+    raise_first = partial(_raise_first, particles_at)
     status = history.steps.status
     if isinstance(status, jax.core.Tracer):
         # Returns None; without a result that anything depends on it must be a debug callback to
         # survive, and an ordered effect would not go through vmap.
-        jax.debug.callback(_raise_first, status, history.steps.step, n)
+        jax.debug.callback(raise_first, status, history.steps.step)
     else:
-        _raise_first(status, history.steps.step, n, history)
+        raise_first(status, history.steps.step, history)
 
 
-def _raise_first(statuses: Any, steps: Any, n: Any, history: History | None = None) -> None:
+def _raise_first(
+    particles_at: Callable[[int], int], statuses: Any, steps: Any, history: History | None = None
+) -> None:
     status = np.asarray(statuses)
     failed = np.flatnonzero(status)
     if failed.size:
-        first = failed[0]
-        raise FilterError(int(status[first]), int(np.asarray(steps)[first]), int(n), history)
+        step = int(np.asarray(steps)[failed[0]])
+        raise FilterError(int(status[failed[0]]), step, particles_at(step), history)

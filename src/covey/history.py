@@ -133,7 +133,17 @@ class History:
         """
         if not self.saved:
             raise ValueError("nothing was kept: the run had no steps")
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *self.saved)
+        axis = self.final.log_w.ndim - 1  # of time, after those of vmap
+        shapes = [
+            jax.tree.map(lambda leaf: (*leaf.shape[:axis], *leaf.shape[axis + 1 :]), block)
+            for block in self.saved
+        ]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(
+                "what was kept changes its shape with the number of particles (n_initial) and "
+                "cannot be joined; take the pieces from history.saved"
+            )
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *self.saved)
 
     def particles(self, step: int) -> Particles:
         """The particles of step 1, ..., T, or of the start at step 0; needs save="particles"."""
@@ -153,6 +163,7 @@ class History:
         of_step = jax.tree.map(lambda leaf: leaf[index], self.steps)
         return Particles(
             **kept,
+            ess=of_step.ess,
             log_evidence=of_step.log_evidence,
             resampled=of_step.resampled,
             unique=of_step.unique,

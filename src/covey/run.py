@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import jax
@@ -17,7 +17,7 @@ from covey.errors import FilterError, raise_failure
 from covey.filters.base import Filter
 from covey.history import Estimate, History
 from covey.keys import quick
-from covey.models.base import Observation
+from covey.models.base import Observation, is_masked, observed_array
 from covey.particles import Particles
 
 Save = str | Callable[[Particles], Any]
@@ -44,8 +44,9 @@ def run(
     key : JAX random key; the same key gives the same history
     filter : Filter, for instance :func:`covey.bootstrap`
     obs : array, masked array or pytree whose leaves lead with T
-        NaN or masked entries are missing: a step where all that is measured is NaN is skipped, a
-        partly missing one is left to the model's ``log_likelihood``.
+        A list stands for an array, or for one record of arrays if it lists dictionaries or
+        tuples. NaN or masked entries are missing: a step where all that is measured is NaN is
+        skipped, a partly missing one is left to the model's ``log_likelihood``.
     save : "summary", "particles" or function ``particles -> pytree``
         What to keep of each step: only the summaries, whose size does not depend on the number
         of particles; all particles, for :meth:`History.ancestry`; or whatever a function returns.
@@ -62,6 +63,14 @@ def run(
     -------
     History
 
+    Notes
+    -----
+    The compiled loop is kept with the filter. Make a filter once and run it often; a new filter, a
+    new number of steps and a new ``save`` function (each ``lambda`` is one) compile again.
+
+    Within ``jit`` a failing step raises ``jax.errors.JaxRuntimeError`` whose message ends with
+    that of the :class:`covey.FilterError`.
+
     Examples
     --------
     >>> import jax, covey
@@ -71,8 +80,7 @@ def run(
     >>> history.mean.shape, history.ess.shape
     ((50, 1), (50,))
     """
-    if on_failure not in ("raise", "flag"):
-        raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
+    _check(key, filter, on_failure)
     saver = _saver(save)
     obs, missing, steps = _records(obs, missing)
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((key, obs, missing)))
@@ -88,29 +96,52 @@ def run(
         blocks.append(block)
     history = _history(blocks, particles, initial if save == "particles" else None)
     if on_failure == "raise":
-        raise_failure(history, filter.n)
+        raise_failure(history, filter.particles_at)
     return history
+
+
+class State(NamedTuple):
+    """Where a session stands."""
+
+    step: int
+    particles: Particles
+    estimate: Estimate | None
 
 
 class Session:
     """A filter that takes observations one at a time; make one with :func:`covey.online`.
 
+    An update that fails or is interrupted leaves the session as it was.
+
     Attributes
     ----------
-    step : int, number of observations taken in.
-    particles : Particles after the last of them.
-    estimate : Estimate of the last step, None before the first.
+    key, filter, on_failure : as in :func:`covey.online`
     """
 
-    def __init__(self, key: Array, filter: Filter, on_failure: str = "raise"):
-        if on_failure not in ("raise", "flag"):
-            raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
+    def __init__(
+        self, key: Array, filter: Filter, on_failure: str = "raise", state: State | None = None
+    ) -> None:
+        _check(key, filter, on_failure)
         self.key = key
         self.filter = filter
         self.on_failure = on_failure
-        self.step = 0
-        self.particles = filter.init(jax.random.fold_in(key, 0))
-        self.estimate: Estimate | None = None
+        start = State(0, filter.init(jax.random.fold_in(key, 0)), None) if state is None else state
+        self.state = start
+
+    @property
+    def step(self) -> int:
+        """Number of observations taken in."""
+        return self.state.step
+
+    @property
+    def particles(self) -> Particles:
+        """Particles after the last observation."""
+        return self.state.particles
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Estimate of the last step, None before the first."""
+        return self.state.estimate
 
     def update(self, obs: Observation, *, missing: bool = False) -> Estimate:
         """Take in one observation and return the estimate after it.
@@ -119,20 +150,23 @@ class Session:
         :class:`covey.FilterError` is raised and the session stays as it was before.
         """
         step = self.step + 1
-        one = jax.tree.map(lambda leaf: _as_array(leaf)[None], obs, is_leaf=_is_masked)
-        particles, (estimate, _) = _many(self.filter)(
-            self.key,
-            self.particles,
-            step,
-            one,
-            jnp.array([missing]),
-            n=self.filter.particles_at(step),
-            save=_nothing,
+        n = self.filter.particles_at(step)
+        record = jax.tree.map(lambda leaf: leaf[None], _arrays(obs))
+        if not jax.tree.leaves(record):
+            raise TypeError(
+                f"an observation must be numbers or a pytree of numbers, got {obs!r}; a missing "
+                "one is NaN in the shape of the others, or any number with missing=True"
+            )
+        absent = jnp.array([bool(missing)])
+        particles, (estimates, _) = _many(self.filter)(
+            self.key, self.particles, step, record, absent, n=n, save=_nothing
         )
-        estimate = jax.tree.map(lambda leaf: leaf[0], estimate)
+        estimate = jax.tree.map(lambda leaf: leaf[0], estimates)
+        # Errors of a model in plain Python arrive with the results: wait before trusting them.
+        jax.block_until_ready((particles, estimate))
         if self.on_failure == "raise" and int(estimate.status):
-            raise FilterError(int(estimate.status), step, particles.n)
-        self.particles, self.step, self.estimate = particles, step, estimate
+            raise FilterError(int(estimate.status), step, n)
+        self.state = State(step, particles, estimate)  # one assignment: all of it or nothing
         return estimate
 
     def save(self, path: Any) -> None:
@@ -184,7 +218,7 @@ def _many(filter: Filter) -> Callable[..., Any]:
 
 
 def _loop(
-    filter_of: Callable[[], Filter],
+    filter_of: ref[Filter],
     key: Array,
     particles: Particles,
     first: Array,
@@ -196,6 +230,7 @@ def _loop(
 ) -> tuple[Particles, tuple[Estimate, Any]]:
     """Take in a piece of the observations with n particles; the first step may change to n."""
     filter, key = filter_of(), quick(key)
+    assert filter is not None  # its caller holds it
 
     def step(particles: Particles, inputs: tuple[Array, Observation, Array]) -> Any:
         index, record, absent = inputs
@@ -253,33 +288,42 @@ def _everything(particles: Particles) -> dict[str, Any]:
     return {"x": particles.x, "log_w": particles.log_w, "ancestors": particles.ancestors}
 
 
-def _is_masked(value: Any) -> bool:
-    return isinstance(value, np.ma.MaskedArray)
-
-
-def _as_array(value: Any) -> Array:
-    """An array, with NaN where a masked array is masked."""
-    if _is_masked(value):
-        if not np.issubdtype(value.dtype, np.floating):
-            value = value.astype(float)
-        value = value.filled(np.nan)
-    try:
-        return jnp.asarray(value)
-    except TypeError as error:
+def _check(key: Any, filter: Any, on_failure: Any) -> None:
+    """Refuse arguments in the wrong place before anything is compiled."""
+    if not isinstance(filter, Filter):
         raise TypeError(
-            f"an observation must be numbers or a pytree of numbers, got {value!r}; a missing one "
-            "is NaN, or any number with missing=True"
-        ) from error
+            f"filter must be a filter such as covey.bootstrap(model, 1000), got {filter!r}; the "
+            "key comes first, then the filter"
+        )
+    if on_failure not in ("raise", "flag"):
+        raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
+    shape = getattr(key, "shape", None)
+    typed = shape is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if shape is None or not (typed or np.dtype(key.dtype) == np.uint32):
+        raise TypeError(f"key must be a JAX random key such as jax.random.key(0), got {key!r}")
+    if len(shape) != (0 if typed else 1):
+        raise ValueError(
+            f"key must be a single random key, got an array of shape {shape}; for several runs at "
+            "once use jax.vmap(lambda key: covey.run(key, filter, obs))(keys)"
+        )
+
+
+def _arrays(obs: Observation) -> Observation:
+    """Observations as arrays; a list is one array, or one record of arrays if it lists records."""
+    if isinstance(obs, list):
+        if any(isinstance(record, dict | tuple) for record in obs):
+            records = [jax.tree.map(observed_array, record, is_leaf=is_masked) for record in obs]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *records)
+        obs = np.ma.asarray(obs) if any(map(is_masked, obs)) else np.asarray(obs)
+    return jax.tree.map(observed_array, obs, is_leaf=is_masked)
 
 
 def _records(obs: Observation, missing: Any) -> tuple[Observation, Array, int]:
     """Observations as arrays that lead with T, the mask of missing steps, and T."""
-    if isinstance(obs, list):
-        obs = np.asarray(obs)
-    obs = jax.tree.map(_as_array, obs, is_leaf=_is_masked)
+    obs = _arrays(obs)
     leaves = jax.tree.leaves(obs)
-    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
-    if len(sizes) != 1 or None in sizes:
+    sizes = {leaf.shape[0] if leaf.ndim else -1 for leaf in leaves}
+    if len(sizes) != 1 or -1 in sizes:
         shapes = [leaf.shape for leaf in leaves]
         raise ValueError(
             "every leaf of the observations must lead with the number of steps, got shapes "

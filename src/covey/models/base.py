@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from covey.particles import State, flatten_state, number_of
@@ -67,6 +68,12 @@ class StateSpaceModel:
     features: Callable[[State], Array] | None = None
     measurement: Callable[[Observation], Any] | None = None
 
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            function = getattr(self, part.name)
+            if not callable(function) and (function is not None or part.default is MISSING):
+                raise TypeError(f"{part.name} must be a function, got {function!r}")
+
     def draw_initial(self, key: Array, n: int) -> State:
         """Draw n initial states and see that there are n."""
         x = jax.tree.map(jnp.asarray, self.initial(key, n))
@@ -111,9 +118,37 @@ class Proposal:
     log_density: Callable[[State, State, Observation], Array]
 
 
-def per_particle(values: Array, n: int, source: str) -> Array:
-    """Check that a function of the model returned one number per particle."""
+def is_masked(value: Any) -> bool:
+    """Whether a leaf of an observation is a masked array."""
+    return isinstance(value, np.ma.MaskedArray)
+
+
+def observed_array(value: Any) -> Array:
+    """An observation as an array, with NaN where a masked array is masked."""
+    if is_masked(value):
+        if not np.issubdtype(value.dtype, np.floating):
+            value = value.astype(float)
+        value = value.filled(np.nan)
+    try:
+        array = jnp.asarray(value)
+        return array.astype(array.dtype)  # a Python number counts as an array, compiled once
+    except TypeError as error:
+        raise TypeError(
+            f"an observation must be numbers or a pytree of numbers, got {value!r}; a missing one "
+            "is NaN, or any number with missing=True"
+        ) from error
+
+
+def per_particle(values: Any, n: int, source: str) -> Array:
+    """Check that a function of the model returned one real number per particle."""
+    if values is None:
+        raise ValueError(f"{source} must return shape ({n},), got None; return the log-density")
     values = jnp.asarray(values)
+    if values.dtype == bool or jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise ValueError(
+            f"{source} must return real numbers, got {values.dtype}; where only yes or no is "
+            "observed return jnp.where(condition, 0.0, -jnp.inf)"
+        )
     if values.shape != (n,):
         remedy = (
             f"return {source}(...)[:, 0]"
@@ -134,7 +169,7 @@ def like(x: State, moved: State, source: str) -> State:
     if form(moved) != form(x):
         raise ValueError(
             f"{source} must return states like those it was given: expected {form(x)}, "
-            f"got {form(moved)}"
+            f"got {form(moved)}; convert them there, or let initial return such states"
         )
     return moved
 

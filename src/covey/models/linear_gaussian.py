@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from covey.models.base import Proposal, StateSpaceModel
+from covey.models.base import Proposal, StateSpaceModel, observed_array
 
 
 @jax.tree_util.register_dataclass
@@ -131,7 +131,7 @@ class LinearGaussian(StateSpaceModel):
             return (mean, cov), (log_increment, mean, cov)
 
         start = self.initial_mean, self.initial_covariance
-        rows = jnp.asarray(obs, F.dtype).reshape(len(obs), -1)
+        rows = observed_array(obs).astype(F.dtype).reshape(len(obs), -1)
         _, (increments, means, covs) = jax.lax.scan(step, start, rows)
         return Kalman(increments.sum(), increments, means, covs)
 
@@ -170,7 +170,14 @@ class LinearGaussian(StateSpaceModel):
 
     def _observed(self, y: Array) -> tuple[Array, Array, Array, Array]:
         """Observation, H and R with the missing components turned into independent N(0, 1)."""
-        y = jnp.asarray(y, self.observation_matrix.dtype).reshape(-1)
+        p = self.observation_matrix.shape[0]
+        y = jnp.asarray(y, self.observation_matrix.dtype)
+        if y.size != p:
+            raise ValueError(
+                f"an observation of this model must have shape ({p},), got {y.shape}; "
+                "observation_matrix has one row for each component"
+            )
+        y = y.reshape(-1)
         missing = jnp.isnan(y)
         H = jnp.where(missing[:, None], 0, self.observation_matrix)
         cross = missing[:, None] | missing[None, :]

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from covey.models.base import Observation, StateSpaceModel
-from covey.particles import State
+from covey.particles import State, number_of, weight_dtype
 
 
 def from_numpy(
@@ -35,7 +35,9 @@ def from_numpy(
     Notes
     -----
     Every call leaves the compiled program and comes back, so a step costs what the functions
-    cost in Python. ``vmap`` calls them one after the other. Results are rounded to the precision
+    cost in Python. The functions get arrays of their own, which they may change. What they raise
+    arrives within a ``jax.errors.JaxRuntimeError`` that ends with the function's name and the
+    error. ``vmap`` calls them one after the other. Results are rounded to the precision
     of ``initial``'s result under JAX's present float mode.
 
     Examples
@@ -50,54 +52,68 @@ def from_numpy(
     (2,)
     """
 
-    def shape_of(value: Any) -> jax.ShapeDtypeStruct:
-        value = np.asarray(value)
-        return jax.ShapeDtypeStruct(value.shape, jax.dtypes.canonicalize_dtype(value.dtype))
-
-    def call(function: Callable[..., Any], result: Any, *args: Any) -> Any:
-        def on_host(*args: Any) -> Any:
-            args = jax.tree.map(np.asarray, args)
-            return jax.tree.map(
-                lambda value, form: np.asarray(value, form.dtype), function(*args), result
-            )
-
-        return jax.pure_callback(on_host, result, *args, vmap_method="sequential")
-
-    def seeded(function: Callable[..., Any]) -> Callable[..., Any]:
-        def with_generator(seed: np.ndarray, *args: Any) -> Any:
-            return function(np.random.default_rng(seed), *args)
-
-        return with_generator
-
     def draw_initial(key: Array, n: int) -> State:
-        form = jax.tree.map(shape_of, initial(np.random.default_rng(0), n))
-        return call(seeded(lambda rng: initial(rng, n)), form, _seed(key))
+        form = jax.tree.map(_form, initial(np.random.default_rng(0), n))
+        return _call(_seeded(lambda rng: initial(rng, n)), "initial", form, _seed(key))
 
     def draw_next(key: Array, x: State, obs: Observation) -> State:
-        return call(seeded(transition), _form(x), _seed(key), x, obs)
+        form = jax.tree.map(_form, x)
+        return _call(_seeded(transition), "transition", form, _seed(key), x, obs)
 
-    def one_each(function: Callable[..., Any]) -> Callable[..., Array]:
+    def one_each(function: Callable[..., Any], name: str) -> Callable[..., Array]:
         def numbers(x: State, *args: Any) -> Array:
-            leaf = jax.tree.leaves(x)[0]
-            dtype = leaf.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else float
-            form = jax.ShapeDtypeStruct(leaf.shape[:1], jax.dtypes.canonicalize_dtype(dtype))
-            return call(function, form, x, *args)
+            form = jax.ShapeDtypeStruct((number_of(x),), weight_dtype(x))
+            return _call(function, name, form, x, *args)
 
         return numbers
 
+    density = None if log_transition is None else one_each(log_transition, "log_transition")
     return StateSpaceModel(
         draw_initial,
         draw_next,
-        one_each(log_likelihood),
-        log_transition=None if log_transition is None else one_each(log_transition),
+        one_each(log_likelihood, "log_likelihood"),
+        log_transition=density,
         features=features,
         measurement=measurement,
     )
 
 
-def _form(x: State) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
+def _form(value: Any) -> jax.ShapeDtypeStruct:
+    value = np.asarray(value) if not isinstance(value, Array) else value
+    return jax.ShapeDtypeStruct(value.shape, jax.dtypes.canonicalize_dtype(value.dtype))
 
 
 def _seed(key: Array) -> Array:
     return jax.random.bits(key, (4,), jnp.uint32)
+
+
+def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_generator(seed: np.ndarray, *args: Any) -> Any:
+        return function(np.random.default_rng(seed), *args)
+
+    return with_generator
+
+
+def _call(function: Callable[..., Any], name: str, form: Any, *args: Any) -> Any:
+    """Call a function of the host from compiled code; errors of its own name it."""
+
+    def on_host(*args: Any) -> Any:
+        args = jax.tree.map(np.array, args)  # copies, which the function may change
+        try:
+            result = function(*args)
+        except Exception as error:
+            raise RuntimeError(f"{name} of the model failed: {error!r}") from error
+        return _fitted(result, form, name)
+
+    return jax.pure_callback(on_host, form, *args, vmap_method="sequential")
+
+
+def _fitted(result: Any, form: Any, name: str) -> Any:
+    """A result of the host in the promised types, or an error in place of JAX's own."""
+    if isinstance(form, jax.ShapeDtypeStruct) and isinstance(result, list):
+        result = np.asarray(result)
+    expected, got = jax.tree.map(lambda leaf: leaf.shape, form), jax.tree.map(np.shape, result)
+    if got != expected:
+        remedy = "a number for each particle" if name.startswith("log") else "states like the old"
+        raise ValueError(f"{name} must return shape {expected}, got {got}; return {remedy}")
+    return jax.tree.map(lambda like, leaf: np.asarray(leaf, like.dtype), form, result)
