@@ -1,0 +1,1 @@
+"""The experiments of the paper; inside the package, so that an installed Covey can repeat them."""
