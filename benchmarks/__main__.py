@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.timing import ROOT, machine
 
-TABLES = ["speed", "clustered"]
+TABLES = ["speed", "resampling", "clustered", "first-call", "memory", "accuracy"]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -70,5 +70,5 @@ def measure(dtype: str, quick: bool) -> dict[int, Any]:
                 calls[f"{name}, {scheme}"] = peers.covey_call(filter, y)
         if peers.installed("particles") and n <= 100_000:
             calls["particles"] = peers.particles_call(y, n)
-        measured[n] = interleaved(calls, rounds=200, least=3, seconds=4 if quick else 12)
+        measured[n] = interleaved(calls, rounds=200, least=3, seconds=4 if quick else 8)
     return measured

@@ -19,14 +19,14 @@ def installed(name: str) -> Any:
     return import_module(name) if find_spec(name) else None
 
 
-def covey_call(filter: Any, y: np.ndarray, seed: int = 0) -> Call:
-    """Covey, with a new key at every call."""
+def covey_call(filter: Any, y: np.ndarray, keys: int = 1000) -> Call:
+    """Covey, with a new key at every call until there have been so many."""
     jax, covey = import_module("jax"), import_module("covey")
-    keys: Iterator[Any] = cycle(list(jax.random.split(jax.random.key(seed), 64)))
+    key_of: Iterator[Any] = cycle(list(jax.random.split(jax.random.key(0), keys)))
     obs = jax.numpy.asarray(y)
 
     def call() -> float:
-        return float(covey.run(next(keys), filter, obs).log_evidence)
+        return float(covey.run(next(key_of), filter, obs).log_evidence)
 
     return call
 
@@ -77,7 +77,7 @@ def particles_call(y: np.ndarray, n: int, *, moments: bool = False, lean: bool =
     return call
 
 
-def cuthbert_call(y: np.ndarray, n: int) -> Call:
+def cuthbert_call(y: np.ndarray, n: int, keys: int = 1000) -> Call:
     """`cuthbert`: its particle filter, compiled, keeping only summaries of each step.
 
     Its own `filter` loop returns all particles of all steps, which costs time and memory that
@@ -116,8 +116,8 @@ def cuthbert_call(y: np.ndarray, n: int) -> Call:
         state, moments = jax.lax.scan(step, start, (obs, jax.random.split(rest, len(obs))))
         return state.log_normalizing_constant, moments
 
-    keys: Iterator[Any] = cycle(list(jax.random.split(jax.random.key(0), 64)))
-    return lambda: float(jax.block_until_ready(run(next(keys)))[0])
+    key_of: Iterator[Any] = cycle(list(jax.random.split(jax.random.key(0), keys)))
+    return lambda: float(jax.block_until_ready(run(next(key_of)))[0])
 
 
 def numpy_call(y: np.ndarray, n: int, dtype: Any) -> Call:

@@ -117,16 +117,19 @@ def by_size(
     """
     rows = []
     for name in names:
+        if not any(name in row for row in measured.values()):
+            rows.append([name, *("not installed" for _ in measured), ""])
+            continue
         cells = [_cell(row, name, against.get(name), n * unit) for n, row in measured.items()]
         used = [row[name].cores for row in measured.values() if name in row]
-        rows.append([name, *cells, f"{max(used):.1f}" if used else ""])
+        rows.append([name, *cells, f"{max(used):.1f}"])
     header = ["ns per particle-step", *(f"N = {n:.0e}".replace("e+0", "e") for n in measured)]
     return Table(title, [*header, "cores"], rows, notes)
 
 
 def _cell(row: dict[str, Sample], name: str, against: str | None, work: float) -> str:
     if name not in row:
-        return "not measured" if row else ""
+        return "-"
     sample = row[name]
     noise = f"~{sample.spread:.2f}" + ("!" if sample.spread > NOISY else " ")
     times = ratio(row, name, against) if against else None

@@ -61,5 +61,5 @@ def measure(dtype: str, quick: bool) -> dict[int, Any]:
         progress(f"bootstrap filter, {dtype}, N = {n}")
         calls = {"covey": peers.covey_call(covey.bootstrap(model, n), y)}
         calls |= peers.filters(y, n, dtype)
-        measured[n] = interleaved(calls, rounds=200, least=3, seconds=4 if quick else 15)
+        measured[n] = interleaved(calls, rounds=200, least=3, seconds=4 if quick else 10)
     return measured
