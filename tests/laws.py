@@ -1,6 +1,7 @@
 """What the tests share: the things that laws hold for, hard cases, and thresholds for z."""
 
 import contextlib
+from functools import partial
 from statistics import NormalDist
 from unittest import mock
 
@@ -34,6 +35,40 @@ CLUSTERERS = {
     "random k-means": covey.kmeans(4, seeding="random"),
 }
 
+
+def guided(model, n, **options):
+    return covey.guided(model, model.optimal_proposal(), n, **options)
+
+
+def looking_ahead(model, n, **options):
+    return covey.auxiliary(model, n, lookahead=model.predictive_log_likelihood, **options)
+
+
+def starting_large(model, n, **options):
+    return covey.bootstrap(model, n, n_initial=2 * n, hold=2, **options)
+
+
+FILTERS = {
+    **{name: partial(covey.bootstrap, resample=scheme) for name, scheme in RESAMPLERS.items()},
+    **{
+        f"clustered by {allocation}": partial(
+            covey.bootstrap, resample=covey.clustered(covey.kmeans(3), allocation=allocation)
+        )
+        for allocation in ("equal", "sqrt")
+    },
+    "never": partial(covey.bootstrap, resample=covey.when_ess_below(0, covey.systematic)),
+    "nearly always": partial(covey.bootstrap, resample=covey.when_ess_below(1, covey.systematic)),
+    "guided": guided,
+    "auxiliary": covey.auxiliary,
+    "auxiliary at every step": partial(covey.auxiliary, resample=covey.multinomial),
+    "looking ahead": looking_ahead,
+    "cluster filter": partial(covey.cluster_filter, k=3),
+    "starting large": starting_large,
+    "starting large, dropped at once": partial(covey.bootstrap, n_initial=60, hold=0),
+}
+"""Builders ``(model, n) -> filter``; those that look ahead ask for a linear-Gaussian model."""
+NEED_LINEAR_GAUSSIAN = ("guided", "looking ahead")
+
 FALSE_ALARM = 1e-4
 """Chance that a statistical test fails although the law holds, were its seed drawn anew."""
 
@@ -51,6 +86,41 @@ def z_threshold(comparisons: int, false_alarm: float = FALSE_ALARM) -> float:
 def precision(dtype: str):
     """Work in this precision inside a ``with`` block."""
     return jax.enable_x64(dtype == "float64")
+
+
+def brute_force(y, F, u, Q, H, R, m0, P0):
+    """Laws of a linear-Gaussian model from the joint normal law of all its variables.
+
+    Observations (T, p) with NaN where missing, and matrices for each step or for all. Returns
+    ``log p(y_1:t)`` (T,), and means (T, d) and covariances (T, d, d) of ``p(x_t | y_1:t)``.
+    """
+    steps, (p, d) = len(y), np.shape(H)[-2:]
+    F, Q = (np.broadcast_to(matrix, (steps, d, d)) for matrix in (F, Q))
+    u = np.broadcast_to(u, (steps, d))
+    gains, mean = np.zeros((steps + 1, d, (steps + 1) * d)), np.zeros((steps + 1, d))
+    gains[0, :, :d], mean[0] = np.eye(d), m0  # x_t = gains_t @ (x_0 - m0, w_1, ..., w_T) + mean_t
+    for t in range(1, steps + 1):
+        gains[t] = F[t - 1] @ gains[t - 1]
+        gains[t, :, t * d : (t + 1) * d] += np.eye(d)
+        mean[t] = F[t - 1] @ mean[t - 1] + u[t - 1]
+    noise = np.zeros((steps + 1, d, steps + 1, d))
+    for t, covariance in enumerate((P0, *Q)):
+        noise[t, :, t] = covariance
+    flat = gains[1:].reshape(steps * d, -1)
+    of_x = flat @ noise.reshape(len(flat) + d, -1) @ flat.T
+    H = np.kron(np.eye(steps), H)
+    of_y, across = H @ of_x @ H.T + np.kron(np.eye(steps), R), of_x @ H.T
+    x, residual = mean[1:].ravel(), np.ravel(y) - H @ mean[1:].ravel()
+    results = []
+    for t in range(steps):
+        seen = np.flatnonzero(~np.isnan(residual[: (t + 1) * p]))
+        now = slice(t * d, (t + 1) * d)
+        S, r, C = of_y[np.ix_(seen, seen)], residual[seen], across[now][:, seen]
+        log_det = np.linalg.slogdet(S)[1]
+        log_evidence = -0.5 * (r @ np.linalg.solve(S, r) + log_det + len(seen) * np.log(2 * np.pi))
+        middle = x[now] + C @ np.linalg.solve(S, r)
+        results.append((log_evidence, middle, of_x[now, now] - C @ np.linalg.solve(S, C.T)))
+    return tuple(np.stack(part) for part in zip(*results, strict=True))
 
 
 def cloud(log_w, x=None) -> covey.Particles:

@@ -144,11 +144,7 @@ def per_particle(values: Any, n: int, source: str) -> Array:
     if values is None:
         raise ValueError(f"{source} must return shape ({n},), got None; return the log-density")
     values = jnp.asarray(values)
-    if values.dtype == bool or jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise ValueError(
-            f"{source} must return real numbers, got {values.dtype}; where only yes or no is "
-            "observed return jnp.where(condition, 0.0, -jnp.inf)"
-        )
+    check_real(values.dtype, source)
     if values.shape != (n,):
         remedy = (
             f"return {source}(...)[:, 0]"
@@ -157,6 +153,15 @@ def per_particle(values: Any, n: int, source: str) -> Array:
         )
         raise ValueError(f"{source} must return shape ({n},), got {values.shape}; {remedy}")
     return values
+
+
+def check_real(dtype: Any, source: str) -> None:
+    """Refuse yes or no, and complex numbers, as log-densities."""
+    if any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.complexfloating)):
+        raise ValueError(
+            f"{source} must return real numbers, got {dtype}; where only yes or no is "
+            "observed return jnp.where(condition, 0.0, -jnp.inf)"
+        )
 
 
 def like(x: State, moved: State, source: str) -> State:

@@ -131,7 +131,8 @@ class LinearGaussian(StateSpaceModel):
             return (mean, cov), (log_increment, mean, cov)
 
         start = self.initial_mean, self.initial_covariance
-        rows = observed_array(obs).astype(F.dtype).reshape(len(obs), -1)
+        rows = observed_array(obs).astype(F.dtype)
+        rows = rows[:, None] if rows.ndim == 1 else rows
         _, (increments, means, covs) = jax.lax.scan(step, start, rows)
         return Kalman(increments.sum(), increments, means, covs)
 

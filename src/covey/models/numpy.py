@@ -1,14 +1,15 @@
 """Models written in plain NumPy or Python: slower, and the same to use."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
-from covey.models.base import Observation, StateSpaceModel
+from covey.models.base import Observation, StateSpaceModel, check_real
 from covey.particles import State, number_of, weight_dtype
 
 
@@ -95,17 +96,48 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call(function: Callable[..., Any], name: str, form: Any, *args: Any) -> Any:
-    """Call a function of the host from compiled code; errors of its own name it."""
+    """Call a function of the host from compiled code; errors of its own name it.
 
-    def on_host(*args: Any) -> Any:
-        args = jax.tree.map(np.array, args)  # copies, which the function may change
+    Numbers of 64 bits travel as pairs of words: the call may come on a thread of its own, where
+    JAX would round them if double precision were switched on by a ``with`` block.
+    """
+    args = jax.tree.map(jnp.asarray, args)
+    types = jax.tree.map(lambda leaf: leaf.dtype, args)
+
+    def on_host(*words: Any) -> Any:
+        copies = jax.tree.map(_joined, words, types)  # which the function may change
         try:
-            result = function(*args)
+            result = function(*copies)
         except Exception as error:
             raise RuntimeError(f"{name} of the model failed: {error!r}") from error
-        return _fitted(result, form, name)
+        return jax.tree.map(_parted, _fitted(result, form, name))
 
-    return jax.pure_callback(on_host, form, *args, vmap_method="sequential")
+    words = jax.eval_shape(lambda leaves: jax.tree.map(_in_words, leaves), form)
+    sent = jax.tree.map(_in_words, args)
+    result = jax.pure_callback(on_host, words, *sent, vmap_method="sequential")
+    return jax.tree.map(lambda like, leaf: _of_words(leaf, like.dtype), form, result)
+
+
+def _wide(dtype: Any) -> bool:
+    return dtype.itemsize == 8 and dtype.kind in "fiu"
+
+
+def _in_words(leaf: Array) -> Array:
+    return lax.bitcast_convert_type(leaf, jnp.uint32) if _wide(leaf.dtype) else leaf
+
+
+def _of_words(leaf: Array, dtype: Any) -> Array:
+    return lax.bitcast_convert_type(leaf, dtype) if _wide(dtype) else leaf
+
+
+def _joined(leaf: Any, dtype: Any) -> np.ndarray:
+    leaf = np.array(leaf)
+    return leaf.view(dtype)[..., 0] if _wide(dtype) else leaf
+
+
+def _parted(leaf: np.ndarray) -> np.ndarray:
+    leaf = np.asarray(leaf, order="C")
+    return leaf[..., None].view(np.uint32) if _wide(leaf.dtype) else leaf
 
 
 def _fitted(result: Any, form: Any, name: str) -> Any:
@@ -116,4 +148,17 @@ def _fitted(result: Any, form: Any, name: str) -> Any:
     if got != expected:
         remedy = "a number for each particle" if name.startswith("log") else "states like the old"
         raise ValueError(f"{name} must return shape {expected}, got {got}; return {remedy}")
-    return jax.tree.map(lambda like, leaf: np.asarray(leaf, like.dtype), form, result)
+    return jax.tree.map(partial(_cast, name), form, result)
+
+
+def _cast(name: str, like: Any, leaf: Any) -> np.ndarray:
+    """A result in the promised precision, unless more than that would be lost."""
+    leaf = np.asarray(leaf)
+    if name.startswith("log"):
+        check_real(leaf.dtype, name)
+    if not np.can_cast(leaf.dtype, like.dtype, "same_kind"):
+        raise ValueError(
+            f"{name} must return {like.dtype} like the states it was given, got {leaf.dtype}; "
+            "convert it there, or let initial return such states"
+        )
+    return leaf.astype(like.dtype)
