@@ -49,7 +49,7 @@ def _against_peers(exact: float, runs: int) -> tuple[tuple[Table, Any], list[Tar
         ["", "mean log Z - exact", "var log Z", "+-", "Z / exact - 1", "z"],
         rows,
         [
-            "Z / exact - 1 is the bias of the evidence; z is it in standard errors, and |z| > 4 has",
+            "Z / exact - 1 is the bias of the evidence, z the same in standard errors; |z| > 4 has",
             "a chance of 1 in 16,000. The same bound holds for the ratio of variances.",
         ],
     )

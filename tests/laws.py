@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import covey
+import covey.noise
 from covey.particles import equally_weighted
 
 SCHEMES = {
@@ -176,19 +177,21 @@ def loaded_dice(luck):
 
     draws = {
         "uniform": (lambda *_: 0, lambda *_: 0.5, lambda dtype, *_: 1 - jnp.finfo(dtype).eps),
-        "exponential": (
-            lambda *_: 0,
-            lambda *_: 0.69,
-            lambda dtype, *_: -jnp.log(jnp.finfo(dtype).eps),
-        ),
         "randint": (
             lambda _, low, high: low,
             lambda _, low, high: (low + high) // 2,
             lambda _, low, high: high - 1,
         ),
     }
-    with mock.patch.multiple(
-        jax.random,
-        **{name: loaded(getattr(jax.random, name), *bounds) for name, bounds in draws.items()},
+    exponential = loaded(
+        covey.noise.exponential,
+        lambda *_: 0,
+        lambda *_: 0.69,
+        lambda dtype, *_: -jnp.log(jnp.finfo(dtype).tiny) / 2,
+    )
+    dice = {name: loaded(getattr(jax.random, name), *bounds) for name, bounds in draws.items()}
+    with (
+        mock.patch.multiple(jax.random, **dice),
+        mock.patch.object(covey.noise, "exponential", exponential),
     ):
         yield

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import io
 import json
 import os
+import re
 import secrets
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     from covey.particles import Particles
     from covey.run import Session
 
-MAGIC = b"covey session 1\n"
+NAME, FORMAT = b"covey session ", 1
+MAGIC = b"%s%d\n" % (NAME, FORMAT)
 
 
 def write(path: Any, session: Session) -> None:
@@ -38,12 +42,17 @@ def write(path: Any, session: Session) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with open(part, "xb") as file:
+            with contextlib.suppress(OSError):  # no file yet, or a system without permissions
+                shutil.copymode(path, part)
             file.write(MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError):
+            raise _unsaved(path, error) from error
         raise
     _sync_folder(path.parent)
     _sweep(path)
@@ -52,8 +61,17 @@ def write(path: Any, session: Session) -> None:
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"a session is saved to a file, got the folder {path}; name a file")
+    if path.exists() and not path.is_file():
+        raise OSError(f"a session is saved to a file, got the device or pipe {path}; name a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save {path}: there is no folder {path.parent}; make it")
+
+
+def _unsaved(path: Path, error: OSError) -> OSError:
+    """Return an error of the same kind about the file that was to be written, not its part."""
+    left = "the file is as it was" if path.exists() else "nothing was left"
+    reason = f"cannot save a session: {error.strerror or error}; {left}; save to another place"
+    return OSError(error.errno, reason, str(path))
 
 
 def _sweep(path: Path) -> None:
@@ -66,12 +84,21 @@ def _sweep(path: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Make the renaming itself last, where the system can."""
-    if os.name == "posix":
+    if os.name != "posix":
+        return
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        # Some file systems cannot, and a folder that may be written need not be readable.
+        if error.errno not in (errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP):
+            reason = (
+                f"a session was saved, but may not outlast a crash: {error.strerror}; save again"
+            )
+            raise OSError(error.errno, reason, str(folder)) from error
 
 
 def _pack(session: Session) -> bytes:
@@ -122,6 +149,11 @@ def read(path: Any, filter: Filter, on_failure: str) -> Session:
     key = jnp.asarray(arrays["key"])
     if header["typed_key"]:
         key = jax.random.wrap_key_data(key, impl=header["key"])
+    elif header["key"] != jax.config.jax_default_prng_impl:
+        raise ValueError(
+            f"{path} has a bare key of kind {header['key']}, and bare keys are now taken for "
+            f"{jax.config.jax_default_prng_impl}; set jax_default_prng_impl to {header['key']!r}"
+        )
     wanted = jax.eval_shape(partial(_particles_at, filter, header["step"]), key)
     _refuse_another(path, header, _numbers(filter), _form(wanted))
     estimate = None
@@ -133,13 +165,19 @@ def read(path: Any, filter: Filter, on_failure: str) -> Session:
 
 
 def _refuse_another(path: Any, header: dict[str, Any], numbers: str, form: str) -> None:
-    for what, expected in (("numbers", numbers), ("form", form)):
+    for what, expected, separator in (("numbers", numbers, ", "), ("form", form, "; ")):
         if header[what] != expected:
+            ours, theirs = expected.split(separator), header[what].split(separator)
             raise ValueError(
-                f"{path} is the session of another filter: expected {expected}, found "
-                f"{header[what]}; resume it with the model, the numbers of particles and the "
-                "float mode it was made with"
+                f"{path} is the session of another filter: expected "
+                f"{_beyond(ours, theirs, separator)}, found {_beyond(theirs, ours, separator)}; "
+                "resume it with the model, the numbers of particles and the float mode it was "
+                "made with"
             )
+
+
+def _beyond(parts: list[str], others: list[str], separator: str) -> str:
+    return separator.join(part for part in parts if part not in others) or "nothing else"
 
 
 def _particles_at(filter: Filter, step: int, key: Array) -> Particles:
@@ -162,11 +200,23 @@ def _filled(blank: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
 
 
 def _unpack(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    content = path.read_bytes()
+    if path.is_dir():
+        raise IsADirectoryError(f"a session is one file, got the folder {path}; name a file in it")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        reason = "there is no session to resume; name a file that Session.save wrote"
+        raise FileNotFoundError(error.errno, reason, str(path)) from error
     if not content.startswith(MAGIC):
+        later = re.match(NAME + rb"(\d{1,9})\n", content)
+        if later and int(later[1]) > FORMAT:
+            raise ValueError(
+                f"{path} is a session of format {int(later[1])}, written by a later covey: this "
+                f"one reads format {FORMAT}; install the covey that wrote it"
+            )
         raise ValueError(
-            f"{path} is not a session that covey wrote: it must begin with {MAGIC!r}, got "
-            f"{content[:16]!r}"
+            f"{path} is not a session that covey wrote, or its beginning is lost: expected "
+            f"{MAGIC!r}, got {content[:16]!r}; name another file or an older copy"
         )
     digest, _, body = content[len(MAGIC) :].partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:

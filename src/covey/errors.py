@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax import Array
 
-from covey.particles import ALL_ZERO, INFINITE, NOT_A_NUMBER, STATE_NOT_FINITE
+from covey.particles import ALL_ZERO, FINE, INFINITE, NOT_A_NUMBER, STATE_NOT_FINITE
 
 if TYPE_CHECKING:
     from covey.history import History
@@ -70,21 +71,38 @@ def raise_failure(history: History, particles_at: Callable[[int], int]) -> None:
     raises a ``jax.errors.JaxRuntimeError`` where the compiled function is called (or where its
     result is first used, on devices that run ahead), whose message ends with this one.
     """
-    raise_first = partial(_raise_first, particles_at)
     status = history.steps.status
     if isinstance(status, jax.core.Tracer):
-        # Returns None; without a result that anything depends on it must be a debug callback to
-        # survive, and an ordered effect would not go through vmap.
-        jax.debug.callback(raise_first, status, history.steps.step)
+        _report(partial(_raise_first, particles_at), status)
     else:
-        raise_first(status, history.steps.step, history)
+        _raise_first(particles_at, status, history)
+
+
+def _report(raise_first: Callable[[Any], None], status: Array) -> None:
+    """Call back with the statuses (T,) of the run, or under vmap of the first run that failed.
+
+    Returns None; without a result that anything depends on it must be a debug callback to survive,
+    and an ordered effect would not go through vmap. Left to itself vmap would compile a callback
+    for each run.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def report(status: Array) -> tuple[()]:
+        jax.debug.callback(raise_first, status)
+        return ()
+
+    @report.def_vmap
+    def _(size: int, batched: Any, status: Array) -> tuple[tuple[()], tuple[()]]:
+        return report(status[(status != FINE).any(1).argmax()]), ()
+
+    report(status)
 
 
 def _raise_first(
-    particles_at: Callable[[int], int], statuses: Any, steps: Any, history: History | None = None
+    particles_at: Callable[[int], int], statuses: Any, history: History | None = None
 ) -> None:
     status = np.asarray(statuses)
     failed = np.flatnonzero(status)
     if failed.size:
-        step = int(np.asarray(steps)[failed[0]])
+        step = int(failed[0]) + 1
         raise FilterError(int(status[failed[0]]), step, particles_at(step), history)

@@ -45,6 +45,30 @@ def quick(key: Array) -> Array:
     return jax.random.wrap_key_data(jax.random.key_data(key) if typed else key, impl=_QUICK)
 
 
+def words(key: Array, shape: tuple[int, ...], width: int) -> tuple[Array, Array]:
+    """Draw two arrays of random words of 32 or 64 bits.
+
+    A hash makes 64 bits, and JAX throws half of them away where 32 are asked for; here they serve.
+    """
+    key = quick(key)
+    if jax.random.key_impl(key) != _QUICK:
+        first, second = jax.random.split(key)
+        kind = f"uint{width}"
+        return jax.random.bits(first, shape, kind), jax.random.bits(second, shape, kind)
+    data = jax.random.key_data(key)
+    pair = _counted(data, shape)
+    if width == 32:
+        return pair
+    # Without the barrier the hash would share the few wide lanes of what is computed from it.
+    more = _counted(data, shape, 1)
+    (high, low), (second_high, second_low) = lax.optimization_barrier((pair, more))
+    return _joined(high, low), _joined(second_high, second_low)
+
+
+def _joined(high: Array, low: Array) -> Array:
+    return high.astype(jnp.uint64) << 32 | low.astype(jnp.uint64)
+
+
 def _hash(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     """Threefry-2x32 in 20 rounds of counters ``(high, low)``."""
     schedule = key[0], key[1], key[0] ^ key[1] ^ _PARITY
@@ -58,13 +82,13 @@ def _hash(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     return left, right
 
 
-def _counted(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Hashes of the counters 0, 1, 2, ... in an array of that shape."""
+def _counted(key: Array, shape: tuple[int, ...], high: int = 0) -> tuple[Array, Array]:
+    """Hashes of the counters 0, 1, 2, ... below ``high`` words, in an array of that shape."""
     size = math.prod(shape)
     if size >= 2**32:
         raise ValueError(f"at most 2**32 - 1 numbers can be drawn from one key, got {size}")
     counter = lax.iota(jnp.uint32, size).reshape(shape)
-    return _hash(key, jnp.zeros_like(counter), counter)
+    return _hash(key, jnp.full_like(counter, np.uint32(high)), counter)
 
 
 def _seed(seed: Array) -> Array:
@@ -83,7 +107,7 @@ def _fold_in(key: Array, data: Array) -> Array:
 def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
     left, right = _counted(key, shape)
     if width == 64:
-        return left.astype(jnp.uint64) << 32 | right.astype(jnp.uint64)
+        return _joined(left, right)
     return (left ^ right).astype(f"uint{width}")
 
 

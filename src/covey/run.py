@@ -206,6 +206,7 @@ def resume(path: Any, filter: Filter, *, on_failure: str = "raise") -> Session:
     """
     from covey.checkpoint import read
 
+    _check_filter(filter, on_failure)
     return read(path, filter, on_failure)
 
 
@@ -290,13 +291,7 @@ def _everything(particles: Particles) -> dict[str, Any]:
 
 def _check(key: Any, filter: Any, on_failure: Any) -> None:
     """Refuse arguments in the wrong place before anything is compiled."""
-    if not isinstance(filter, Filter):
-        raise TypeError(
-            f"filter must be a filter such as covey.bootstrap(model, 1000), got {filter!r}; the "
-            "key comes first, then the filter"
-        )
-    if on_failure not in ("raise", "flag"):
-        raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
+    _check_filter(filter, on_failure)
     shape = getattr(key, "shape", None)
     typed = shape is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if shape is None or not (typed or np.dtype(key.dtype) == np.uint32):
@@ -306,6 +301,16 @@ def _check(key: Any, filter: Any, on_failure: Any) -> None:
             f"key must be a single random key, got an array of shape {shape}; for several runs at "
             "once use jax.vmap(lambda key: covey.run(key, filter, obs))(keys)"
         )
+
+
+def _check_filter(filter: Any, on_failure: Any) -> None:
+    if not isinstance(filter, Filter):
+        raise TypeError(
+            f"filter must be a filter such as covey.bootstrap(model, 1000), got {filter!r}; it "
+            "comes after the key, or the path of a session"
+        )
+    if on_failure not in ("raise", "flag"):
+        raise ValueError(f"on_failure must be 'raise' or 'flag', got {on_failure!r}")
 
 
 def _arrays(obs: Observation) -> Observation:

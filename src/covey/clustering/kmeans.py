@@ -17,6 +17,7 @@ class KMeans:
     seeding: str = "k-means++"
 
     def __call__(self, key: Array, features: Array, log_w: Array) -> Array:
+        """Label (n,) each row of the features by its nearest centre."""
         return nearest(features, self.centres(key, features))
 
     def centres(self, key: Array, features: Array) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from covey.models.base import Proposal, StateSpaceModel, observed_array
+from covey.noise import normal
 
 
 @jax.tree_util.register_dataclass
@@ -152,7 +153,7 @@ class LinearGaussian(StateSpaceModel):
 
         def sample(key: Array, x_prev: Array, obs: Array) -> Array:
             mean, cov = moments(x_prev, obs)
-            return mean + jax.random.normal(key, mean.shape, mean.dtype) @ _root(cov).T
+            return mean + normal(key, mean.shape, mean.dtype) @ _root(cov).T
 
         def log_density(x_prev: Array, x: Array, obs: Array) -> Array:
             mean, cov = moments(x_prev, obs)
@@ -187,11 +188,11 @@ class LinearGaussian(StateSpaceModel):
 
     def _initial(self, key: Array, n: int) -> Array:
         d = self.initial_mean.shape[0]
-        noise = jax.random.normal(key, (n, d), self.initial_mean.dtype)
+        noise = normal(key, (n, d), self.initial_mean.dtype)
         return self.initial_mean + noise @ _root(self.initial_covariance).T
 
     def _transition(self, key: Array, x: Array, obs: Array) -> Array:
-        noise = jax.random.normal(key, x.shape, x.dtype)
+        noise = normal(key, x.shape, x.dtype)
         return (
             x @ self.transition_matrix.T + self.offset + noise @ _root(self.transition_covariance).T
         )
@@ -208,7 +209,7 @@ class LinearGaussian(StateSpaceModel):
 
     def _observe(self, key: Array, x: Array, obs: Array) -> Array:
         p = self.observation_matrix.shape[0]
-        noise = jax.random.normal(key, (x.shape[0], p), x.dtype)
+        noise = normal(key, (x.shape[0], p), x.dtype)
         return x @ self.observation_matrix.T + noise @ _root(self.observation_covariance).T
 
 

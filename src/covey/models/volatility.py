@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from covey.models.base import StateSpaceModel
+from covey.noise import normal
 
 
 class StochasticVolatility(StateSpaceModel):
@@ -54,10 +54,10 @@ class StochasticVolatility(StateSpaceModel):
         return self.sigma2 / (1 - self.phi**2)
 
     def _initial(self, key: Array, n: int) -> Array:
-        return jnp.sqrt(self.stationary_variance()) * jax.random.normal(key, (n, 1))
+        return jnp.sqrt(self.stationary_variance()) * normal(key, (n, 1))
 
     def _transition(self, key: Array, x: Array, obs: Array) -> Array:
-        noise = jax.random.normal(key, x.shape, x.dtype)
+        noise = normal(key, x.shape, x.dtype)
         return (self.phi * x + jnp.sqrt(jnp.asarray(self.sigma2, x.dtype)) * noise).astype(x.dtype)
 
     def _log_likelihood(self, x: Array, obs: Array) -> Array:
@@ -69,7 +69,7 @@ class StochasticVolatility(StateSpaceModel):
         return -0.5 * (deviation**2 / self.sigma2 + jnp.log(2 * jnp.pi * self.sigma2))
 
     def _observe(self, key: Array, x: Array, obs: Array) -> Array:
-        return self.beta * jnp.exp(x[:, 0] / 2) * jax.random.normal(key, x.shape[:1], x.dtype)
+        return self.beta * jnp.exp(x[:, 0] / 2) * normal(key, x.shape[:1], x.dtype)
 
 
 def _check_ranges(phi: float | Array, sigma2: float | Array, beta: float | Array) -> None:

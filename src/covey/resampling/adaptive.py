@@ -15,6 +15,7 @@ class WhenEssBelow:
     resampler: object
 
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
+        """Resample if that is due, or if the number of particles changes."""
         if n != particles.n:
             return self.resampler(key, particles, n)
         due = particles.ess < self.threshold * n

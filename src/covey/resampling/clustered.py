@@ -40,6 +40,7 @@ class Clustered:
     within: Scheme
 
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
+        """Draw n offspring within the clusters; each cluster keeps its mass."""
         n = checked_number(n)
         find, draw = jax.random.split(key)
         log_w = in_lanes(particles.log_w, -jnp.inf)
@@ -188,5 +189,6 @@ def allocate(shares: Array, living: Array, n: int) -> Array:
 def _divergence(log_v: Array, number: Array, n: int) -> Array:
     """``D(v || c) = sum_j v_j log(v_j n / n_j)``: the paper's Eq. (KL)."""
     v = jnp.exp(log_v)
-    ratio = log_v + jnp.log(jnp.asarray(n, log_v.dtype)) - jnp.log(jnp.maximum(number, 1))
-    return jnp.where(v > 0, v * jnp.where(v > 0, ratio, 0), 0).sum()
+    # Whole numbers must become floats first: JAX takes the logarithm of int32 in single precision.
+    share = jnp.maximum(number, 1).astype(log_v.dtype) / n
+    return jnp.where(v > 0, v * jnp.where(v > 0, log_v - jnp.log(share), 0), 0).sum()

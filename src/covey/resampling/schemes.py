@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from covey import noise
 from covey.particles import Particles, checked_number
 from covey.resampling.line import (
     UNIT,
@@ -54,6 +55,7 @@ class Scheme:
     draw: Draw
 
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
+        """Draw n offspring, all of the same weight."""
         n = checked_number(n)
         share = in_lanes(jnp.exp(particles.log_w - particles.log_w.max()))
         drawn = self.draw(key, sum_up(share, None, 1), jnp.array([n], jnp.int32), n)
@@ -84,7 +86,7 @@ def _multinomial(key, strata, number, size):
 
 
 def _uniform_points(key, number, size, dtype):
-    """Lay ``number[j]`` independent uniform points on stratum ``j``; how many lie before ``p``?
+    """Lay ``number[j]`` uniform points on stratum ``j``; return how many lie before a position.
 
     Exponential spacings give the points in order. A table over the unit cells of the line says
     which points lie in a cell, and bisection among those few finds the rest.
@@ -96,9 +98,9 @@ def _uniform_points(key, number, size, dtype):
     exists = in_order < border[-1]
     labels = None if kinds == 1 else (in_order[..., None] >= border[:-1]).sum(-1)
     key, beyond = jax.random.split(key)
-    spacing = jnp.where(exists, jax.random.exponential(key, (rows, lanes), dtype), 0)
+    spacing = jnp.where(exists, noise.exponential(key, (rows, lanes), dtype), 0)
     spacings = sum_up(spacing, labels, kinds)
-    laid = lay(spacings, number, jax.random.exponential(beyond, (kinds,), dtype))
+    laid = lay(spacings, number, noise.exponential(beyond, (kinds,), dtype))
     end_here = spacings.spread(border)
     outside = laid.end[0] >= end_here
     cell = jnp.where(outside, end_here - 1, laid.end[0])
@@ -220,7 +222,7 @@ def _ssp(key, strata, number, size):
         counts = counts.at[settled].add(up)
     # What is open at the end is 0 or 1 but for rounding: the whole numbers say which.
     filled = counts[:-1].reshape(rows, lanes)
-    left = number - strata.sums(filled)
+    left = (number - strata.sums(filled)).astype(jnp.int32)
     return draw_counted(counts.at[at[0]].add(left)[:-1].reshape(rows, lanes), size)
 
 
