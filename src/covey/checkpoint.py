@@ -149,10 +149,10 @@ def read(path: Any, filter: Filter, on_failure: str) -> Session:
     key = jnp.asarray(arrays["key"])
     if header["typed_key"]:
         key = jax.random.wrap_key_data(key, impl=header["key"])
-    elif header["key"] != jax.config.jax_default_prng_impl:
+    elif header["key"] != (usual := str(jax.random.key_impl(jax.random.key(0)))):
         raise ValueError(
             f"{path} has a bare key of kind {header['key']}, and bare keys are now taken for "
-            f"{jax.config.jax_default_prng_impl}; set jax_default_prng_impl to {header['key']!r}"
+            f"{usual}; set jax_default_prng_impl to {header['key']!r}"
         )
     wanted = jax.eval_shape(partial(_particles_at, filter, header["step"]), key)
     _refuse_another(path, header, _numbers(filter), _form(wanted))

@@ -29,14 +29,15 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± still shows the numbers
     try:
-        code = app(standalone_mode=False) or 0
+        code = app(prog_name="covey", standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
         # Typer's errors about options; which library defines their class depends on its version.
         if not hasattr(error, "format_message"):
             raise
-        code = _complain(f"{error.format_message()} See: covey --help", REFUSED)
+        place = getattr(getattr(error, "ctx", None), "command_path", "covey")
+        code = _complain(f"{error.format_message().rstrip('.')}; see {place} --help", REFUSED)
     if code == STOPPED:
         _complain("stopped", STOPPED)
     raise SystemExit(code)
@@ -82,16 +83,17 @@ def experiments(context: typer.Context) -> None:
 
 def _help_if_alone(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+        print(context.get_help())
         raise typer.Exit
 
 
 @reproduce.command()
 def volatility(
     replicates: Annotated[
-        int | None, typer.Option(help="Runs of each filter, over at most 20 series.  [default: 40]")
+        int | None,
+        typer.Option(help="Runs of each filter, over at most 20 series.", show_default="40"),
     ] = None,
-    particles: Annotated[int | None, typer.Option(help="Particles.  [default: 1000]")] = None,
+    particles: Annotated[int | None, typer.Option(help="Particles.", show_default="1000")] = None,
     steps: Annotated[int, typer.Option(help="Steps of a series.")] = 40,
     clusters: Annotated[int, typer.Option("--clusters", "-k", help="Clusters of the CBF.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
@@ -102,8 +104,9 @@ def volatility(
 ) -> None:
     """Bootstrap filter against clustering-based filter on stochastic volatility.
 
-    Prints a table of errors against the exact filter and what it means for the paper's claims;
-    writes volatility.png (the paper's histograms, and more) and volatility.json (the table).
+    Prints a table of errors against the exact filter and what it means for the paper's claims.
+
+    Writes volatility.png (the paper's histograms, and more) and volatility.json (the table).
     """
     from covey import figures
     from covey.reproduce.volatility import Settings

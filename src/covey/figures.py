@@ -61,6 +61,17 @@ def figure(path: Path, width: float, height: float) -> Iterator[Any]:
         matplotlib.rcParams.update(STYLE)
         lent = Figure(figsize=(width, height), layout="constrained")
         yield lent
-        part = path.with_name(path.name + ".part")
-        lent.savefig(part, format=path.suffix[1:])
+        with written_whole(path) as part:
+            lent.savefig(part, format=path.suffix[1:])
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Lend a place to write to, which becomes the file when the block ends well."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
         os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

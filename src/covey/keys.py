@@ -18,14 +18,19 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _DEFAULT = "threefry2x32"
+_LAYOUT = "jax_threefry_partitionable"
+"""The setting of JAX that decides which bits a key gives: here, those where it is on."""
 
 
 def quick(key: Array) -> Array:
     """Return the same key, quicker to draw from; a key of another kind than the default as it is.
+
+    So is every key where ``jax_threefry_partitionable`` is off, JAX's older layout of bits.
 
     Parameters
     ----------
@@ -39,7 +44,7 @@ def quick(key: Array) -> Array:
     >>> bool(jax.random.normal(key) == jax.random.normal(quick(key)))
     True
     """
-    if str(jax.random.key_impl(key)) != _DEFAULT:
+    if str(jax.random.key_impl(key)) != _DEFAULT or not getattr(jax.config, _LAYOUT, True):
         return key
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jax.random.wrap_key_data(jax.random.key_data(key) if typed else key, impl=_QUICK)
@@ -99,9 +104,9 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.stack(_counted(key, shape), axis=-1)
 
 
-def _fold_in(key: Array, data: Array) -> Array:
-    data = jnp.asarray(data).astype(jnp.uint32)
-    return jnp.stack(_hash(key, jnp.zeros_like(data), data))
+def _fold_in(key: Array, data: ArrayLike) -> Array:
+    low = jnp.asarray(data).astype(jnp.uint32)
+    return jnp.stack(_hash(key, jnp.zeros_like(low), low))
 
 
 def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -90,7 +91,11 @@ class Particles:
         return replace(self, log_w=log_w, ess=ess)
 
     def select(
-        self, ancestors: Array, log_w: Array | None = None, unique: Array | None = None
+        self,
+        ancestors: Array,
+        log_w: Array | None = None,
+        unique: Array | None = None,
+        ess: Array | None = None,
     ) -> Particles:
         """Return the particles with these indices.
 
@@ -99,13 +104,14 @@ class Particles:
         ancestors : (n,) integers
         log_w : (n,), their normalised log-weights; equal if not given
         unique : integer, the number of different ancestors; counted if not given
+        ess : scalar, the effective sample size of the weights; computed if not given
         """
         ancestors = ancestors.astype(jnp.int32)
         size = ancestors.shape[0]
         if log_w is None:
             log_w = equal_log_weights(size, self.log_w.dtype)
             ess = jnp.asarray(size, log_w.dtype)
-        else:
+        elif ess is None:
             ess = 1 / jnp.exp(2 * log_w).sum()
         if unique is None:
             unique = jnp.zeros(self.n, jnp.int32).at[ancestors].set(1).sum()
@@ -155,13 +161,12 @@ def equal_log_weights(n: int, dtype: Any) -> Array:
 
 def number_of(x: State) -> int:
     """How many particles a state holds; refuses states whose leaves disagree."""
-    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(x)}
-    if len(sizes) != 1 or None in sizes:
-        shapes = [leaf.shape for leaf in jax.tree.leaves(x)]
+    shapes: list[tuple[int, ...]] = [leaf.shape for leaf in jax.tree.leaves(x)]
+    if len({shape[:1] for shape in shapes}) != 1 or shapes[0] == ():
         raise ValueError(
             f"every leaf of a state must lead with the number of particles, got shapes {shapes}"
         )
-    return sizes.pop()
+    return shapes[0][0]
 
 
 def weight_dtype(x: State) -> Any:
@@ -197,7 +202,7 @@ def normalise(log_w: Array) -> tuple[Array, Array, Array]:
 def weighted_mean(weights: Array, x: State) -> State:
     """``sum w_i x_i``, leaf by leaf; a component with weight zero does not count, even if NaN."""
 
-    def average(leaf):
+    def average(leaf: Array) -> Array:
         shape = (-1,) + (1,) * (leaf.ndim - 1)
         products = weights.reshape(shape) * leaf
         return jnp.where(weights.reshape(shape) > 0, products, 0).sum(0)
@@ -211,7 +216,8 @@ def weigh(parents: Particles, x: State, log_factor: Array, absent: Array) -> Par
     ``w_i`` becomes ``w_i exp(log_factor_i)``, normalised; the evidence is multiplied by
     ``sum w_i exp(log_factor_i)``. Particles at a state or a factor that is not a number get no
     weight. If none is left, or a factor is +inf, the weights stay as they were, the observation
-    does not count, and ``status`` says so.
+    does not count, and ``status`` says so. A particle whose new state is not finite stays where
+    it was.
 
     Parameters
     ----------
@@ -225,9 +231,9 @@ def weigh(parents: Particles, x: State, log_factor: Array, absent: Array) -> Par
     x, log_factor = lax.optimization_barrier((x, log_factor))
     log_w, increment, ess = normalise(parents.log_w + log_factor)
     sound = jnp.isfinite(increment) & _bounded(x)
-    log_w, increment, ess, status = lax.cond(
+    x, log_w, increment, ess, status = lax.cond(
         sound,
-        lambda: (log_w, increment, ess, jnp.array(FINE, jnp.int32)),
+        lambda: (x, log_w, increment, ess, jnp.array(FINE, jnp.int32)),
         lambda: _salvage(parents, x, log_factor),
     )
     return replace(
@@ -250,8 +256,10 @@ def _bounded(x: State) -> Array:
     return jnp.isfinite(jnp.stack(tops)).all() if tops else jnp.array(True)
 
 
-def _salvage(parents: Particles, x: State, log_factor: Array) -> tuple[Array, Array, Array, Array]:
-    """Log-weights, log-increment, effective sample size and status of a step that went wrong."""
+def _salvage(
+    parents: Particles, x: State, log_factor: Array
+) -> tuple[State, Array, Array, Array, Array]:
+    """States, log-weights, log-increment, sample size and status of a step that went wrong."""
     state_ok = _finite_states(x)
     infinite = jnp.isposinf(log_factor).any()
     not_a_number = jnp.isnan(log_factor).any()
@@ -265,11 +273,17 @@ def _salvage(parents: Particles, x: State, log_factor: Array) -> tuple[Array, Ar
     )
     keep = none_left | infinite
     return (
+        jax.tree.map(partial(_chosen, state_ok), x, parents.x),
         jnp.where(keep, parents.log_w, log_w),
         jnp.where(keep, 0, increment),
         jnp.where(keep, parents.ess, ess),
         status.astype(jnp.int32),
     )
+
+
+def _chosen(first: Array, leaf: Array, other: Array) -> Array:
+    """Particle by particle, the one leaf of a state or the other."""
+    return jnp.where(first.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, other)
 
 
 def _finite_states(x: State) -> Array:

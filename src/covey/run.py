@@ -243,9 +243,35 @@ def _loop(
 
     inputs = first + jnp.arange(missing.shape[0]), obs, missing
     if particles.n == n:
-        return jax.lax.scan(step, particles, inputs)
+        return _scan(jax.jit(step), particles, inputs, missing.shape[0])
     particles, one = step(particles, jax.tree.map(lambda leaf: leaf[0], inputs))
     return particles, jax.tree.map(lambda leaf: leaf[None], one)
+
+
+def _scan(step: Callable[..., Any], particles: Particles, inputs: Any, steps: int) -> Any:
+    """``jax.lax.scan`` that takes a single step by the instructions of one among many.
+
+    XLA dissolves a loop that it sees to turn once and fuses its body with what is around, so that
+    a session would differ from a run in the last bit. Two rows, and a bound it does not see, keep
+    the loop.
+    """
+    if steps == 1:
+        inputs = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), inputs)
+
+    def row(i: Array) -> Any:
+        return jax.tree.map(lambda leaf: leaf[i], inputs)
+
+    shapes = jax.eval_shape(step, particles, row(jnp.int32(0)))[1]
+    blank = jax.tree.map(lambda leaf: jnp.zeros((max(steps, 2), *leaf.shape), leaf.dtype), shapes)
+
+    def body(i: Array, state: tuple[Particles, Any]) -> tuple[Particles, Any]:
+        particles, kept = state
+        particles, new = step(particles, row(i))
+        return particles, jax.tree.map(lambda leaf, one: leaf.at[i].set(one), kept, new)
+
+    bound = jax.lax.optimization_barrier(jnp.int32(steps))
+    particles, kept = jax.lax.fori_loop(0, bound, body, (particles, blank))
+    return particles, jax.tree.map(lambda leaf: leaf[:steps], kept)
 
 
 def _pieces(filter: Filter, steps: int, progress: bool) -> list[tuple[int, int]]:
@@ -318,9 +344,35 @@ def _arrays(obs: Observation) -> Observation:
     if isinstance(obs, list):
         if any(isinstance(record, dict | tuple) for record in obs):
             records = [jax.tree.map(observed_array, record, is_leaf=is_masked) for record in obs]
-            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *records)
-        obs = np.ma.asarray(obs) if any(map(is_masked, obs)) else np.asarray(obs)
+            return _stacked(records)
+        obs = _array_of(obs)
     return jax.tree.map(observed_array, obs, is_leaf=is_masked)
+
+
+def _array_of(rows: list[Any]) -> Any:
+    """One array of a list of numbers or arrays, also of masked and of traced ones."""
+    if any(isinstance(row, jax.core.Tracer) for row in rows):
+        return jnp.asarray(rows)
+    try:
+        return np.ma.asarray(rows) if any(map(is_masked, rows)) else np.asarray(rows)
+    except ValueError as error:
+        raise ValueError(
+            f"observations in a list must all have the same shape, got {rows!r:.200}; put NaN "
+            "where something is missing"
+        ) from error
+
+
+def _stacked(records: list[Any]) -> Any:
+    """One record of arrays of a list of records."""
+    forms = [jax.tree.map(jnp.shape, record) for record in records]
+    for step, form in enumerate(forms, 1):
+        if form != forms[0]:
+            raise ValueError(
+                "records in a list must all have the same parts and shapes, got "
+                f"{forms[0]} at step 1 and {form} at step {step}; put NaN where something is "
+                "missing"
+            )
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *records)
 
 
 def _records(obs: Observation, missing: Any) -> tuple[Observation, Array, int]:

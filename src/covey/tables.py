@@ -53,8 +53,8 @@ def _leaves(name: str, state: Any, dimensions: tuple[str, ...]) -> dict[str, Any
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         label = name + "".join(f".{_word(part)}" for part in path)
         values = np.asarray(leaf)
-        own = [f"{label.partition('.')[2] or 'component'}_{i}" for i in range(values.ndim)]
-        own = own[len(dimensions) :]
+        part, sizes = label.partition(".")[2] or "component", values.shape[len(dimensions) :]
+        own = [f"{part}_{i}" for i in range(1, len(sizes) + 1)]
         own = ["component"] if len(own) == 1 and not path else own
         variables[label] = ((*dimensions, *own), values)
     return variables

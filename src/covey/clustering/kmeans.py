@@ -1,10 +1,14 @@
 """k-means inside a compiled filter: seeds and Lloyd steps on a subsample, one pass over all."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import index
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+
+from covey.fusion import apart
 
 
 @dataclass(frozen=True)
@@ -18,18 +22,28 @@ class KMeans:
 
     def __call__(self, key: Array, features: Array, log_w: Array) -> Array:
         """Label (n,) each row of the features by its nearest centre."""
-        return nearest(features, self.centres(key, features))
+        features = _floating(features)
+        centres, scale = self._fit(key, features)
+        return nearest(features, centres, scale)
 
     def centres(self, key: Array, features: Array) -> Array:
         """Centres (k, q) of the features (n, q)."""
+        centres, scale = self._fit(key, _floating(features))
+        return centres / scale
+
+    def _fit(self, key: Array, features: Array) -> tuple[Array, Array]:
+        """Centres of the scaled features, and the scale."""
         pick, seed = jax.random.split(key)
         points = _subsample(pick, features, self.subsample)
         usable = jnp.isfinite(points).all(1)
         points = jnp.where(usable[:, None], points, 0)
+        scale = apart(lambda: _scale(points))
+        points = points * scale
         centres = _seed(seed, points, usable, self.clusters, self.seeding)
-        return lax.fori_loop(
+        steps = lax.fori_loop(
             0, self.iterations, lambda _, centres: _lloyd(points, usable, centres), centres
         )
+        return steps, scale
 
 
 def kmeans(
@@ -64,44 +78,72 @@ def kmeans(
     >>> bool(labels[0] == labels[1]), bool(labels[1] == labels[2])
     (True, False)
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if iterations < 0:
-        raise ValueError(f"iterations must not be negative, got {iterations}")
-    if subsample is not None and subsample < k:
-        raise ValueError(f"subsample must be at least k = {k}, got {subsample}")
+    k = _whole("k", k, at_least=1)
+    iterations = _whole("iterations", iterations, at_least=0)
+    if subsample is not None:
+        subsample = _whole("subsample", subsample, at_least=k)
     if seeding not in ("k-means++", "random"):
         raise ValueError(f"seeding must be 'k-means++' or 'random', got {seeding!r}")
     return KMeans(k, iterations, subsample, seeding)
 
 
-def nearest(features: Array, centres: Array) -> Array:
-    """Index of the nearest centre of each row, ties to the lowest: (n,).
+def _whole(name: str, number: int, at_least: int) -> int:
+    try:
+        whole = index(number)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {number!r}") from None
+    if whole < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {whole}; raise it")
+    return whole
+
+
+def nearest(features: Array, centres: Array, scale: Array | float = 1.0) -> Array:
+    """Index of the centre nearest to each row times the scale, ties to the lowest: (n,).
 
     Few dimensions are taken column by column, which vectorises; many go through one matrix
-    product.
+    product. A row that is not finite gets some label.
     """
     k, q = centres.shape
-    if k * q <= 256:
-        columns = [features[:, m] for m in range(q)]
-
-        def distance(j):
-            return sum((column - centres[j, m]) ** 2 for m, column in enumerate(columns))
-
-    else:
-        middle = centres.mean(0)
-        products = (centres - middle) @ (features - middle).T
-        offsets = ((centres - middle) ** 2).sum(1) / 2
-
-        def distance(j):
-            return offsets[j] - products[j]
-
-    best, label = distance(0), jnp.zeros(features.shape[0], jnp.int32)
-    for j in range(1, k):
-        here = distance(j)
+    distance = _by_column if k * q <= 256 else _by_product
+    distances = distance(features, centres, scale)
+    best, label = next(distances), jnp.zeros(features.shape[0], jnp.int32)
+    for j, here in enumerate(distances, 1):
         closer = here < best
         best, label = jnp.where(closer, here, best), jnp.where(closer, j, label)
     return label
+
+
+def _by_column(features: Array, centres: Array, scale: Array | float) -> Iterator[Array]:
+    """Squared distance (n,) to each centre; columns that were scaled beforehand take longer."""
+    columns = list(features.T)
+    for centre in centres:
+        yield sum(
+            ((column * scale - centre[m]) ** 2 for m, column in enumerate(columns)),
+            start=jnp.zeros(features.shape[0], features.dtype),
+        )
+
+
+def _by_product(features: Array, centres: Array, scale: Array | float) -> Iterator[Array]:
+    """Half the squared distance (n,) to each centre, less what is the same for all of them."""
+    middle = centres.mean(0)
+    products = jnp.matmul(centres - middle, (features * scale - middle).T, precision="highest")
+    offsets = ((centres - middle) ** 2).sum(1) / 2
+    for offset, product in zip(offsets, products, strict=True):
+        yield offset - product
+
+
+def _floating(features: Array) -> Array:
+    return features if jnp.issubdtype(features.dtype, jnp.floating) else features.astype(float)
+
+
+def _scale(points: Array) -> Array:
+    """The power of two that brings the largest entry near one, so that its square is a number.
+
+    By a power of two no entry is rounded.
+    """
+    _, exponent = jnp.frexp(abs(points).max(initial=0))
+    most = jnp.finfo(points.dtype).maxexp - 3
+    return jnp.ldexp(jnp.ones((), points.dtype), -exponent.clip(-most, most))
 
 
 def _subsample(key: Array, features: Array, size: int | None) -> Array:
@@ -119,17 +161,18 @@ def _seed(key: Array, points: Array, usable: Array, k: int, seeding: str) -> Arr
     clocks = jax.random.exponential(key, usable.shape, dtype)
     clocks = jnp.where(usable, clocks, jnp.inf)
     if seeding == "random":
-        order = jnp.argsort(clocks)[jnp.arange(k) % points.shape[0]]
-        return points[order]
+        turns = jnp.arange(k) % jnp.maximum(usable.sum(), 1)
+        return points[jnp.argsort(clocks)[turns]]
 
-    def draw(j, state):
+    def draw(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         centres, clocks, weight = state
         rings = jnp.where(weight > 0, clocks / jnp.where(weight > 0, weight, 1), jnp.inf)
         first = rings.min()
         winner = jnp.where(rings <= first, jnp.arange(len(rings)), len(rings)).min()
         clocks = jnp.where(jnp.isfinite(first), clocks - first * weight, clocks)
         clocks = jnp.maximum(clocks, 0)
-        centre = points[winner]
+        # Where no clock rings, all points have a centre already.
+        centre = jnp.where(jnp.isfinite(first) | (j == 0), points[winner], centres[0])
         distance = ((points - centre) ** 2).sum(1)
         weight = jnp.minimum(jnp.where(j == 0, distance, weight), distance)
         return centres.at[j].set(centre), clocks, jnp.where(usable, weight, 0)
@@ -139,9 +182,12 @@ def _seed(key: Array, points: Array, usable: Array, k: int, seeding: str) -> Arr
 
 
 def _lloyd(points: Array, usable: Array, centres: Array) -> Array:
-    """Move each centre to the mean of its points; a centre without points stays."""
+    """Move each centre by the mean way to its points; a centre without points stays.
+
+    Ways are short where the points are far from the origin, and so are their errors of rounding.
+    """
     label = nearest(points, centres)
     mine = (label == jnp.arange(len(centres))[:, None]) & usable
     count = mine.sum(1)[:, None]
-    sums = mine.astype(points.dtype) @ points
-    return jnp.where(count > 0, sums / jnp.maximum(count, 1), centres)
+    ways = jnp.matmul(mine.astype(points.dtype), points - centres[label], precision="highest")
+    return centres + ways / jnp.maximum(count, 1)

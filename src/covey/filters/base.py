@@ -71,6 +71,15 @@ def make_filter(
     n_initial = checked_number(n_initial)
     if n_initial < n:
         raise ValueError(f"n_initial must be at least n = {n}, got {n_initial}")
-    if hold < 0:
-        raise ValueError(f"hold must be a number of steps, 0 or more, got {hold}")
-    return Filter(model, advance, n, n_initial, hold)
+    return Filter(model, advance, n, n_initial, _checked_hold(hold))
+
+
+def _checked_hold(hold: int) -> int:
+    """Refuse anything but a whole number of steps."""
+    try:
+        whole = int(hold.__index__())
+    except (AttributeError, TypeError):
+        raise TypeError(f"hold must be a whole number of steps, got {hold!r}") from None
+    if whole < 0:
+        raise ValueError(f"hold must be a number of steps, 0 or more, got {whole}")
+    return whole

@@ -196,11 +196,10 @@ def experiment(
     values: dict[str, Any] = {}
     samples = {}
     for name, filter in compared.items():
-        one_run = jax.jit(partial(_measure_all, filter))
         rounds = []
         for index in range(settings.runs):
             keys = _fold_in(jax.random.fold_in(to_filter, index), series)
-            rounds.append(_compare(jax.device_get(one_run(keys, obs)), exact))
+            rounds.append(_compare(jax.device_get(_measure_all(filter, keys, obs)), exact))
             progress(len(values) * settings.runs + index + 1, len(compared) * settings.runs)
         samples[name] = _first(rounds[0])
         values[name] = _per_series(rounds)
@@ -245,6 +244,7 @@ def count_modes(density: np.ndarray) -> np.ndarray:
     return (high & (middle > left) & (middle >= right)).sum(-1)
 
 
+@partial(jax.jit, static_argnames="filter")
 def _measure_all(filter: covey.Filter, keys: Array, obs: Array) -> dict[str, Array]:
     """One run on each series, one after the other: a vmap compiles longer and resamples always."""
     return jax.lax.map(lambda pair: _measure(filter, *pair), (keys, obs))

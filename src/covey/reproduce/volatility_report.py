@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -142,9 +141,8 @@ def write(result: Result, directory: Path) -> list[Path]:
     """Write ``volatility.png`` and ``volatility.json``; each is complete or not there at all."""
     picture, numbers = targets(directory)
     draw(result, picture)
-    part = numbers.with_name(numbers.name + ".part")
-    part.write_text(as_json(result), encoding="utf-8")
-    os.replace(part, numbers)
+    with figures.written_whole(numbers) as part:
+        part.write_text(as_json(result), encoding="utf-8")
     return [picture, numbers]
 
 
@@ -167,17 +165,24 @@ def draw(result: Result, path: Path) -> None:
         edges = _edges(result)
         _histogram(left, result, PAPER_RIVAL, "a  Bootstrap filter (BF)", edges)
         _histogram(right, result, PRINTED, "b  Clustering-based filter (CBF)", edges)
+        left.set_ylim(0, 1.45 * left.get_ylim()[1])  # room for what is written above the bars
         left.set_ylabel("probability density")
         right.tick_params(labelleft=False)
         below = {
-            "wasserstein": "c  W1 to exact",
-            "evidence_variance": "d  Variance of log Z",
-            "ancestors": f"e  Ancestors {settings.lag} steps back",
+            "wasserstein": ("c  W1 to exact", "less is better"),
+            "evidence_variance": ("d  Variance of log Z", "less is better"),
+            "ancestors": ("e  Ancestors", f"{settings.lag} steps back; more is better"),
         }
-        for place, (metric, title) in enumerate(below.items()):
+        for place, (metric, (title, label)) in enumerate(below.items()):
             axes = canvas.add_subplot(grid[1, 2 * place : 2 * place + 2])
             _intervals(axes, result, metric, title)
+            axes.set_xlabel(label)
             axes.tick_params(labelleft=place == 0)
+        canvas.supxlabel(
+            "a, b: one run of each. c, d, e: small dots are series; large ones are their mean, "
+            "with its 95% interval.",
+            fontsize="small",
+        )
 
 
 COLOURS = {"BF": figures.BLUE, "CBF": figures.ORANGE}

@@ -1,5 +1,6 @@
 """Resample only when it is due."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax import Array
@@ -12,7 +13,7 @@ class WhenEssBelow:
     """A resampler that waits; make one with :func:`when_ess_below`."""
 
     threshold: float
-    resampler: object
+    resampler: Callable[[Array, Particles, int], Particles]
 
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
         """Resample if that is due, or if the number of particles changes."""
@@ -22,7 +23,9 @@ class WhenEssBelow:
         return either(due, lambda: self.resampler(key, particles, n), particles)
 
 
-def when_ess_below(threshold: float, resampler: object) -> WhenEssBelow:
+def when_ess_below(
+    threshold: float, resampler: Callable[[Array, Particles, int], Particles]
+) -> WhenEssBelow:
     """Resample when the effective sample size falls below ``threshold * n``.
 
     A change of the number of particles always resamples.

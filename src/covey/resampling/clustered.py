@@ -8,20 +8,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from covey.fusion import apart, written_out
 from covey.particles import Particles, checked_number
 from covey.resampling import schemes
 from covey.resampling.line import (
     Strata,
     by_lane,
     in_lanes,
-    sum_by_lane,
     sum_up,
-    written_out,
-    written_out_table,
 )
 from covey.resampling.schemes import Scheme
 
-ALLOCATIONS: dict[str, Callable[[Array, Array, int], Array]] = {
+Allocation = Callable[[Array, Array, int], Array]
+"""A function ``(v, counts, n) -> shares`` of masses (K,), sizes (K,) and the number to draw."""
+
+ALLOCATIONS: dict[str, Allocation] = {
     "count": lambda v, counts, n: counts,
     "mass": lambda v, counts, n: v,
     "equal": lambda v, counts, n: jnp.ones_like(v),
@@ -36,7 +37,7 @@ class Clustered:
 
     clusterer: Callable[[Array, Array, Array], Array]
     clusters: int
-    allocation: Callable[[Array, Array, int], Array]
+    allocation: Allocation
     within: Scheme
 
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
@@ -44,7 +45,7 @@ class Clustered:
         n = checked_number(n)
         find, draw = jax.random.split(key)
         log_w = in_lanes(particles.log_w, -jnp.inf)
-        labels = written_out(in_lanes(self._labels(find, particles)))
+        labels = in_lanes(self._labels(find, particles))
         log_v, counts, strata = _tally(log_w, labels, self.clusters, particles.n)
         if self.clusters > n:
             # With more living clusters than offspring one would vanish: draw from all as one.
@@ -54,11 +55,13 @@ class Clustered:
         number = allocate(self.allocation(jnp.exp(log_v), counts, n), log_v > -jnp.inf, n)
         drawn = self.within.draw(draw, strata, number, n)
         log_each = log_v - jnp.log(jnp.maximum(number, 1).astype(log_v.dtype))
-        log_w = written_out_table(log_each)[labels.reshape(-1)[drawn.ancestors]]
-        offspring = particles.select(drawn.ancestors, log_w, drawn.unique)
+        table, of = written_out(log_each), labels.reshape(-1)
+        log_w = apart(lambda: table[of[drawn.ancestors]])
+        squares = jnp.where(number > 0, jnp.exp(log_v + log_each), 0).sum()
+        offspring = particles.select(drawn.ancestors, log_w, drawn.unique, 1 / squares)
         return replace(offspring, cluster_kl=_divergence(log_v, number, n))
 
-    def _labels(self, key, particles):
+    def _labels(self, key: Array, particles: Particles) -> Array:
         seen = particles.features(particles.x)
         labels = jnp.asarray(self.clusterer(key, seen, particles.log_w))
         if labels.shape != (particles.n,) or not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -72,7 +75,7 @@ class Clustered:
 def clustered(
     clusterer: Callable[[Array, Array, Array], Array],
     *,
-    allocation: str | Callable[[Array, Array, int], Array] = "count",
+    allocation: str | Allocation = "count",
     within: str | Scheme = "multinomial",
     clusters: int | None = None,
 ) -> Clustered:
@@ -112,7 +115,7 @@ def clustered(
     )
 
 
-def _allocation(allocation):
+def _allocation(allocation: str | Allocation) -> Allocation:
     if callable(allocation):
         return allocation
     if allocation not in ALLOCATIONS:
@@ -138,23 +141,25 @@ def _tally(log_w: Array, labels: Array, clusters: int, size: int) -> tuple[Array
     Where a cluster is so faint that its weights would vanish beside the heaviest, each weight is
     taken relative to the heaviest of its own cluster: a mass of 1e-300 is as good as one of 1.
     """
-    held = (jnp.arange(log_w.size).reshape(log_w.shape) < size).astype(jnp.int32)
-    counts = sum_by_lane(held, labels, clusters).sum(0)
 
-    def relative_to(top):
+    def relative_to(top: Array) -> tuple[Array, Strata]:
+        strata = sum_up(jnp.exp(log_w - top), labels, clusters)
+        return jnp.log(strata.mass()), strata
+
+    best = log_w.max()
+    best = apart(lambda: jnp.where(jnp.isfinite(best), best, 0))
+    log_v, strata = relative_to(best)
+    counts = strata.sizes.sum(0) - jnp.zeros(clusters, jnp.int32).at[0].set(log_w.size - size)
+    faint = ((log_v < jnp.log(jnp.finfo(log_v.dtype).tiny) + 27) & (counts > 0)).any()
+
+    def one_by_one() -> tuple[Array, Strata]:
+        top = by_lane(jnp.maximum, -jnp.inf, log_w, labels, clusters).max(0)
         top = jnp.where(jnp.isfinite(top), top, 0)
-        strata = sum_up(jnp.exp(log_w - written_out_table(top)[labels]), labels, clusters)
-        return top + jnp.log(strata.mass()), strata.share, strata.running, strata.totals
+        log_v, strata = relative_to(written_out(top)[labels])
+        return top + log_v, strata
 
-    best = jnp.full(clusters, log_w.max())
-    log_v, *sums = relative_to(best)
-    faint = ((log_v < best + jnp.log(jnp.finfo(log_v.dtype).tiny) + 27) & (counts > 0)).any()
-    log_v, *sums = lax.cond(
-        faint,
-        lambda: relative_to(by_lane(jnp.maximum, -jnp.inf, log_w, labels, clusters).max(0)),
-        lambda: (log_v, *sums),
-    )
-    return log_v, counts, Strata(sums[0], labels, *sums[1:])
+    log_v, strata = lax.cond(faint, one_by_one, lambda: (best + log_v, strata))
+    return log_v, counts, strata
 
 
 def allocate(shares: Array, living: Array, n: int) -> Array:

@@ -18,11 +18,13 @@ Two things make this fast and exact at once.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+
+from covey.fusion import apart, written_out
 
 FRACTION_BITS = 18
 UNIT = 1 << FRACTION_BITS
@@ -41,7 +43,9 @@ def in_lanes(values: Array, fill: float = 0) -> Array:
     lanes = lane_count(values.shape[0])
     rows = max(1, -(-values.shape[0] // lanes))
     room = rows * lanes - values.shape[0]
-    return jnp.pad(values, (0, room), constant_values=fill).reshape(rows, lanes)
+    # Padding within another computation keeps that from being vectorised.
+    padded = apart(lambda: jnp.pad(values, (0, room), constant_values=fill))
+    return padded.reshape(rows, lanes)
 
 
 def lane_address(order: Array, rows: int, lanes: int) -> Array:
@@ -49,22 +53,7 @@ def lane_address(order: Array, rows: int, lanes: int) -> Array:
     return order % rows * lanes + order // rows
 
 
-def written_out(rows):
-    """Write arrays (rows, ...) to memory before they are gathered from.
-
-    XLA would otherwise fuse their making into each gather and work every entry out many times.
-    (Adding zero keeps JAX from passing the arrays by the loop.)
-    """
-    return lax.scan(lambda _, row: (None, jax.tree.map(lambda leaf: leaf + 0, row)), None, rows)[1]
-
-
-def written_out_table(table: Array) -> Array:
-    """The same for a flat table whose length is a multiple of 8, or short."""
-    if table.shape[0] % 8:
-        return written_out(table)
-    return written_out(table.reshape(8, -1)).reshape(-1)
-
-
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Strata:
     """Shares of particles, and their sums by lane and stratum; make one with :func:`sum_up`."""
@@ -73,6 +62,7 @@ class Strata:
     labels: Array | None  # (rows, lanes) integers in [0, K); None where K is 1
     running: Array  # (rows, lanes), sum over the lane and stratum up to and with the particle
     totals: Array  # (lanes, K)
+    sizes: Array  # (lanes, K) integers, how many particles
 
     @property
     def count(self) -> int:
@@ -94,27 +84,25 @@ class Strata:
 
     def spread(self, table: Array) -> Array:
         """Give each particle its stratum's entry of a table (K,)."""
-        return table[0] if self.labels is None else written_out_table(table)[self.labels]
+        return table[0] if self.labels is None else written_out(table)[self.labels]
 
 
 def sum_up(share: Array, labels: Array | None, strata: int) -> Strata:
     """Add shares (rows, lanes) up along the lanes, for each of so many strata."""
-
-    def add_row(total, row):
-        return total + row, total + row
-
-    def add_row_by_stratum(total, row):
-        value, here = row
-        after = total[here] + value
-        return total.at[here].set(after, unique_indices=True), after
-
-    lanes = share.shape[1]
-    zero = jnp.zeros(lanes * strata, share.dtype)
+    rows, lanes = share.shape
     if labels is None:
-        totals, running = lax.scan(add_row, zero, share)
-    else:
-        totals, running = lax.scan(add_row_by_stratum, zero, (share, _place(labels, strata)))
-    return Strata(share, labels, running, totals.reshape(lanes, strata))
+        totals, running = lax.scan(lambda total, row: (total + row,) * 2, share[0] * 0, share)
+        return Strata(share, labels, running, totals[:, None], jnp.full((lanes, 1), rows))
+
+    def add_row(tables: tuple[Array, Array], row: tuple[Array, Array]) -> Any:
+        (total, size), (value, here) = tables, row
+        after = total[here] + value
+        total = total.at[here].set(after, unique_indices=True)
+        return (total, size.at[here].add(1, unique_indices=True)), after
+
+    start = jnp.zeros(lanes * strata, share.dtype), jnp.zeros(lanes * strata, jnp.int32)
+    tables, running = lax.scan(add_row, start, (share, _place(labels, strata)))
+    return Strata(share, labels, running, *(table.reshape(lanes, strata) for table in tables))
 
 
 def sum_by_lane(values: Array, labels: Array | None, strata: int) -> Array:
@@ -124,10 +112,16 @@ def sum_by_lane(values: Array, labels: Array | None, strata: int) -> Array:
     return by_lane(jnp.add, 0, values, labels, strata)
 
 
-def by_lane(combine, start, values: Array, labels: Array, strata: int) -> Array:
+def by_lane(
+    combine: Callable[[Array, Array], Array],
+    start: float,
+    values: Array,
+    labels: Array,
+    strata: int,
+) -> Array:
     """Combine values (rows, lanes) over each lane and stratum: (lanes, K)."""
 
-    def row_step(table, row):
+    def row_step(table: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
         value, here = row
         return table.at[here].set(combine(table[here], value), unique_indices=True), None
 
@@ -172,7 +166,7 @@ def lay(strata: Strata, number: Array, beyond: Array | None = None) -> Laid:
     border = jnp.cumsum(number)
     last = jnp.where(totals > 0, lanes[:, None], -1).max(0)
 
-    def next_lane(start: Position, lane):
+    def next_lane(start: Position, lane: tuple[Array, Array]) -> tuple[Position, Position]:
         """Where the lane ends; the last one with any share ends at the border."""
         total, index = lane
         whole, fraction = advance(start, total * scale)
@@ -212,7 +206,7 @@ def draw_points(strata: Strata, number: Array, points_before: PointsBefore, size
     slots = lane_count(size)
     spare = slots * -(-size // slots)
 
-    def place(counted, row):
+    def place(counted: Array, row: tuple[Array, Array | None]) -> tuple[Array, Array]:
         now, here = row
         before = counted if here is None else counted[here]
         # Particles without offspring write to a spare slot: cheaper than a branch for each.
@@ -223,13 +217,15 @@ def draw_points(strata: Strata, number: Array, points_before: PointsBefore, size
     return _fill(address, size)
 
 
-def _lane_by_lane(first: Array, so_far: Array, strata: Strata, number: Array):
+def _lane_by_lane(
+    first: Array, so_far: Array, strata: Strata, number: Array
+) -> tuple[Array, Array]:
     """Number the points anew, lane by lane instead of stratum by stratum: offspring stay near."""
     border = jnp.cumsum(number.astype(jnp.int32))
     after = jnp.concatenate([first.reshape(strata.totals.shape)[1:], border[None]])
     held = after.reshape(-1) - first
     new_first = jnp.cumsum(held) - held
-    return new_first, so_far + written_out_table(new_first - first)[strata.place]
+    return new_first, so_far + written_out(new_first - first)[strata.place]
 
 
 def count_points(strata: Strata, number: Array, points_before: PointsBefore) -> Array:
@@ -239,7 +235,7 @@ def count_points(strata: Strata, number: Array, points_before: PointsBefore) -> 
     """
     first, so_far = _points_up_to(strata, number, points_before)
 
-    def difference(counted, row):
+    def difference(counted: Array, row: tuple[Array, Array | None]) -> tuple[Array, Array]:
         now, here = row
         before = counted if here is None else counted[here]
         return now if here is None else counted.at[here].set(now, unique_indices=True), now - before
@@ -247,12 +243,14 @@ def count_points(strata: Strata, number: Array, points_before: PointsBefore) -> 
     return lax.scan(difference, first, (so_far, strata.place))[1]
 
 
-def _points_up_to(strata: Strata, number: Array, points_before: PointsBefore):
+def _points_up_to(
+    strata: Strata, number: Array, points_before: PointsBefore
+) -> tuple[Array, Array]:
     """Points before each (lane, stratum), flat, and up to the end of each particle."""
     laid, place = lay(strata, number), strata.place
-    first = written_out_table(points_before(laid.start))
+    first = written_out(points_before(laid.start))
     table = first.reshape(strata.totals.shape)
-    limit = written_out_table(jnp.concatenate([table[1:], laid.border[None]]).reshape(-1))
+    limit = written_out(jnp.concatenate([table[1:], laid.border[None]]).reshape(-1))
     limit = limit if place is None else limit[place]
     return first, jnp.where(laid.closes, limit, jnp.minimum(points_before(laid.end), limit))
 
@@ -263,7 +261,7 @@ def draw_counted(counts: Array, size: int) -> Drawn:
     spare = slots * -(-size // slots)
     totals = counts.sum(0)
 
-    def place(first, row):
+    def place(first: Array, row: Array) -> tuple[Array, Array]:
         return first + row, jnp.where(row > 0, _slot_address(first, size, slots), spare)
 
     _, address = lax.scan(place, jnp.cumsum(totals) - totals, counts)
@@ -284,11 +282,11 @@ def _fill(address: Array, size: int) -> Drawn:
     )
     marks = marks[:-1].reshape(height, slots)
 
-    def fill(mark, row):
+    def fill(mark: Array, row: Array) -> tuple[Array, Array]:
         mark = jnp.where(row < 0, mark, row)
         return mark, mark
 
-    def last_mark(state, row):
+    def last_mark(state: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
         mark, count = state
         return (jnp.where(row < 0, mark, row), count + (row >= 0)), None
 

@@ -9,16 +9,21 @@ methods* (SSP); Del Moral (2004), *Feynman-Kac Formulae* (killing).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from covey import noise
+from covey.fusion import apart, written_out
 from covey.particles import Particles, checked_number
 from covey.resampling.line import (
+    FRACTION_BITS,
     UNIT,
     Drawn,
+    PointsBefore,
+    Position,
     Strata,
     by_lane,
     count_points,
@@ -29,7 +34,6 @@ from covey.resampling.line import (
     lane_count,
     lay,
     sum_up,
-    written_out,
 )
 
 Draw = Callable[[Array, Strata, Array, int], Drawn]
@@ -57,7 +61,7 @@ class Scheme:
     def __call__(self, key: Array, particles: Particles, n: int) -> Particles:
         """Draw n offspring, all of the same weight."""
         n = checked_number(n)
-        share = in_lanes(jnp.exp(particles.log_w - particles.log_w.max()))
+        share = jnp.exp(in_lanes(particles.log_w - particles.log_w.max(), -jnp.inf))
         drawn = self.draw(key, sum_up(share, None, 1), jnp.array([n], jnp.int32), n)
         return particles.select(drawn.ancestors, unique=drawn.unique)
 
@@ -65,27 +69,28 @@ class Scheme:
         return f"covey.{self.name}"
 
 
-def _systematic(key, strata, number, size):
+def _systematic(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
     return draw_points(strata, number, _even_points(key), size)
 
 
-def _even_points(key):
+def _even_points(key: Array) -> PointsBefore:
     """One point at the same place of every unit of the line."""
     offset = jax.random.randint(key, (), 0, UNIT)
     return lambda position: position[0] + (position[1] > offset)
 
 
-def _stratified(key, strata, number, size):
-    offsets = jax.random.randint(key, (size + 1,), 0, UNIT)
+def _stratified(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
+    offsets = apart(lambda: jax.random.bits(key, (size + 1,), jnp.uint32) >> 32 - FRACTION_BITS)
+    offsets = offsets.astype(jnp.int32)
     return draw_points(strata, number, lambda p: p[0] + (p[1] > offsets[p[0]]), size)
 
 
-def _multinomial(key, strata, number, size):
+def _multinomial(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
     points_before = _uniform_points(key, number, size, strata.share.dtype)
     return draw_points(strata, number, points_before, size)
 
 
-def _uniform_points(key, number, size, dtype):
+def _uniform_points(key: Array, number: Array, size: int, dtype: Any) -> PointsBefore:
     """Lay ``number[j]`` uniform points on stratum ``j``; return how many lie before a position.
 
     Exponential spacings give the points in order. A table over the unit cells of the line says
@@ -117,24 +122,24 @@ def _uniform_points(key, number, size, dtype):
     up_to, held = up_to.reshape(-1), held.reshape(-1)
     most = held.max()
 
-    def points_before(position):
+    def points_before(position: Position) -> Array:
         whole, part = written_out(position)
         at = lane_address(whole, cell_rows, lanes)
         high = up_to[at]
 
-        def leap(found, length):
+        def leap(found: Array, length: Array | int) -> Array:
             """Go on by so many points if all of them lie in the cell and before the position."""
             ahead = found + length
             before = fraction[lane_address(jnp.minimum(ahead, size) - 1, rows, lanes)] < part
             return jnp.where((ahead <= high) & before, ahead, found)
 
-        def long_leap(state):
+        def long_leap(state: tuple[Array, Array]) -> tuple[Array, Array]:
             found, length = state
             return leap(found, length), length // 2
 
         # Cells hold one point on average and almost never more than 15: four leaps find them all.
-        length = 1 << (31 - lax.clz(most))
-        found, _ = lax.while_loop(lambda s: s[1] > 8, long_leap, (high - held[at], length))
+        longest = 1 << (31 - lax.clz(most))
+        found, _ = lax.while_loop(lambda s: s[1] > 8, long_leap, (high - held[at], longest))
         for length in (8, 4, 2, 1):
             found = leap(found, length)
         return found
@@ -149,22 +154,22 @@ def _expected(strata: Strata, number: Array) -> Array:
     return strata.share * strata.spread(scale.astype(mass.dtype))
 
 
-def _residual(key, strata, number, size):
+def _residual(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
     expected = _expected(strata, number)
     copies = jnp.floor(expected).astype(jnp.int32)
-    rest = expected - copies
-    empty = strata.spread(strata.sums(rest) <= 0)
-    rest = sum_up(jnp.where(empty, strata.share, rest), strata.labels, strata.count)
+    left = expected - copies
+    empty = strata.spread(strata.sums(left) <= 0)
+    rest = sum_up(jnp.where(empty, strata.share, left), strata.labels, strata.count)
     return draw_counted(copies + _draws(key, rest, number - strata.sums(copies), size), size)
 
 
-def _draws(key, strata, number, size):
+def _draws(key: Array, strata: Strata, number: Array, size: int) -> Array:
     """Offspring by independent draws, ``number`` of them, at most ``size`` in all."""
     points_before = _uniform_points(key, number, size, strata.share.dtype)
     return count_points(strata, number, points_before)
 
 
-def _killing(key, strata, number, size):
+def _killing(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
     """Keep particle ``i`` with probability ``w_i / max w``, replace the others by draws.
 
     Where ``number`` is less than the particles of a stratum, so many seats are dealt out first.
@@ -172,8 +177,8 @@ def _killing(key, strata, number, size):
     to_seat, to_live, to_replace = jax.random.split(key, 3)
     alive = strata.share > 0
     seats = jnp.minimum(number, strata.sums(alive.astype(jnp.int32)))
-    alive = sum_up(alive.astype(strata.share.dtype), strata.labels, strata.count)
-    seated = count_points(alive, seats, _even_points(to_seat)) > 0
+    equal = sum_up(alive.astype(strata.share.dtype), strata.labels, strata.count)
+    seated = count_points(equal, seats, _even_points(to_seat)) > 0
     labels = jnp.zeros(seated.shape, jnp.int32) if strata.labels is None else strata.labels
     best = by_lane(jnp.maximum, 0, strata.share, labels, strata.count).max(0)
     chance = jax.random.uniform(to_live, seated.shape, strata.share.dtype)
@@ -181,7 +186,7 @@ def _killing(key, strata, number, size):
     return draw_counted(stay + _draws(to_replace, strata, number - strata.sums(stay), size), size)
 
 
-def _ssp(key, strata, number, size):
+def _ssp(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
     """Settle fractions of offspring pair by pair, lane by lane and then lane with lane.
 
     One particle of each (lane, stratum) is open at a time. The pair's fractions p and q are
@@ -198,7 +203,7 @@ def _ssp(key, strata, number, size):
     address = jnp.arange(rows * lanes, dtype=jnp.int32).reshape(rows, lanes)
     spare = rows * lanes
 
-    def row_step(state, row):
+    def row_step(state: tuple[Array, Array], row: tuple[Array, ...]) -> Any:
         open_fraction, open_address = state
         q, at, here, u, exists = row
         p, before = open_fraction[here], open_address[here]
@@ -226,7 +231,9 @@ def _ssp(key, strata, number, size):
     return draw_counted(counts.at[at[0]].add(left)[:-1].reshape(rows, lanes), size)
 
 
-def _settle(p, first, q, second, u, exists):
+def _settle(
+    p: Array, first: Array, q: Array, second: Array, u: Array, exists: Array
+) -> tuple[Array, Array, Array, Array]:
     """One pair: the fraction and address that stay open, the address that is settled, 0 or 1."""
     total = p + q
     over = total >= 1

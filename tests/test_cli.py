@@ -1,0 +1,328 @@
+"""The command does what its help says, and tells users rather than developers what is wrong."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import covey
+from covey import cli
+from covey.reproduce import volatility
+from covey.reproduce.volatility import METRICS
+
+FILTERS = ["BF multinomial", "BF systematic", "CBF as printed", "CBF systematic"]
+
+
+class Said(NamedTuple):
+    """What the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def say(monkeypatch, capsys):
+    """Run the command in this process, as its entry point does."""
+
+    def run(*arguments) -> Said:
+        monkeypatch.setattr(sys, "argv", ["covey", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return Said(stopped.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def nothing_computes(monkeypatch):
+    """Fail the test if the experiment begins."""
+
+    def begun(*_):
+        raise AssertionError("the experiment has begun")
+
+    monkeypatch.setattr(volatility, "experiment", begun)
+
+
+def in_a_process(*arguments, **options) -> Said:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-c", "from covey.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def is_one_line(said: Said) -> bool:
+    return said.err.startswith("covey: ") and said.err.count("\n") == 1
+
+
+# Asking
+
+
+def test_alone_it_shows_its_help(say):
+    alone = say()
+    assert alone == say("--help") == say("-h")
+    assert alone.code == 0
+    assert not alone.err
+    assert "Particle filters that keep every hypothesis alive" in alone.out
+    assert "reproduce" in alone.out
+    assert "Exit codes: 0 done, 1 failed, 2 refused" in " ".join(alone.out.split())
+
+
+def test_a_group_alone_shows_its_help(say):
+    alone = say("reproduce")
+    assert alone == say("reproduce", "-h")
+    assert alone.code == 0
+    assert "volatility" in alone.out
+
+
+def test_help_of_the_experiment_names_every_option_and_its_default(say):
+    said = say("reproduce", "volatility", "--help")
+    assert said.code == 0
+    documented = (Path(__file__).parents[1] / "docs" / "reproduce.md").read_text()
+    for option in ("replicates", "particles", "steps", "clusters", "seed", "out", "quick"):
+        assert f"--{option}" in said.out
+        assert f"`--{option}`" in documented
+    usual = volatility.Settings()
+    defaults = (usual.replicates, usual.particles, usual.steps, usual.clusters, usual.seed)
+    printed = re.findall(r"\[default: \(?(\w+)\)?\]", said.out)
+    assert printed == [*map(str, defaults), "outputs"]
+
+
+def test_version(say):
+    assert say("--version") == Said(0, f"covey {covey.__version__}\n", "")
+
+
+# Refusing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["reproduc"], "No such command 'reproduc'"),
+        (["reproduce", "nothing"], "No such command 'nothing'"),
+        (["--colour"], "No such option"),
+        (["reproduce", "volatility", "--particle-count", "5"], "No such option"),
+        (["reproduce", "volatility", "--particles"], "requires an argument"),
+        (["reproduce", "volatility", "--particles", "many"], "Invalid value for '--particles'"),
+        (["reproduce", "volatility", "--particles", "1.5"], "Invalid value for '--particles'"),
+        (["reproduce", "volatility", "surplus"], "unexpected extra argument"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("nothing_computes")
+def test_misspelt_commands_are_refused(say, arguments, reason):
+    said = say(*arguments)
+    assert said.code == 2
+    assert is_one_line(said)
+    assert reason in said.err
+    assert re.search(r"; see covey( reproduce( volatility)?)? --help$", said.err)
+    if "option" in reason and "volatility" in arguments:
+        assert "see covey reproduce volatility --help" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--replicates", "0"], "replicates must be from 4 to 100000, got 0; raise it to 4"),
+        (["--particles", "-5"], "particles must be from 2 to 100000, got -5; raise it to 2"),
+        (["--steps", "0"], "steps must be from 1 to 10000, got 0"),
+        (["--clusters", "1001"], "clusters must be from 1 to 1000, got 1001; lower it to 1000"),
+        (["--quick", "-k", "201"], "clusters must be from 1 to 200, got 201"),
+        (["--seed", "-1"], "seed must be from 0 to 4294967295, got -1"),
+        (["--particles", "100000", "--steps", "11"], "must be at most 1000000"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.usefixtures("nothing_computes")
+def test_numbers_out_of_range_are_refused(say, tmp_path, arguments, reason):
+    said = say("reproduce", "volatility", *arguments, "--out", tmp_path / "new")
+    assert said.code == 2
+    assert is_one_line(said)
+    assert reason in said.err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "file/far/below"])
+@pytest.mark.usefixtures("nothing_computes")
+def test_a_file_in_the_way_is_refused(say, tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    said = say("reproduce", "volatility", "--out", tmp_path / place)
+    assert said.code == 2
+    assert is_one_line(said)
+    assert f"expected a directory to write to, got {tmp_path / place} (" in said.err
+    assert "--out" in said.err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["volatility.png", "volatility.json"])
+@pytest.mark.usefixtures("nothing_computes")
+def test_a_directory_in_the_way_is_refused(say, tmp_path, name):
+    (tmp_path / name).mkdir()
+    said = say("reproduce", "volatility", "--out", tmp_path)
+    assert said.code == 2
+    assert is_one_line(said)
+    assert f"got the directory {tmp_path / name}" in said.err
+
+
+@pytest.mark.usefixtures("nothing_computes")
+def test_a_directory_without_permission_is_refused(say, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    said = say("reproduce", "volatility", "--out", tmp_path)
+    assert said.code == 2
+    assert is_one_line(said)
+    assert "(Permission denied)" in said.err
+
+
+@pytest.mark.usefixtures("nothing_computes")
+def test_without_matplotlib_it_names_the_extra(say, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = say("reproduce", "volatility", "--out", tmp_path / "new")
+    assert said == Said(1, "", "covey: figures need Matplotlib: pip install 'covey[figures]'\n")
+    assert not (tmp_path / "new").exists()
+
+
+# Failing and stopping
+
+
+def test_interrupted_it_says_so(say, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(volatility, "experiment", interrupted)
+    said = say("reproduce", "volatility", "--out", tmp_path)
+    assert said.code == 130
+    assert said.err.strip() == "covey: stopped"
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_our_own_keeps_its_traceback(monkeypatch, tmp_path):
+    """What no user can mend is not dressed up as a wrong option."""
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(volatility, "experiment", broken)
+    monkeypatch.setattr(sys, "argv", ["covey", "reproduce", "volatility", "--out", str(tmp_path)])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+# Running
+
+
+@cache
+def quick_run() -> tuple[Said, Path]:
+    """A first run, into a directory that is not there yet, on a terminal that knows ASCII only."""
+    place = Path(tempfile.mkdtemp()) / "not" / "yet"
+    plain = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "ascii", "TERM": "dumb"}
+    return in_a_process("reproduce", "volatility", "--quick", "--out", place, env=plain), place
+
+
+@pytest.mark.slow
+def test_the_experiment_prints_a_table_and_what_it_means():
+    said, place = quick_run()
+    assert said.code == 0, said.err
+    assert not said.err
+    assert "200 particles, 40 steps, 10 clusters, seed 0" in said.out
+    for label in METRICS.values():
+        assert f"\n{label}" in said.out
+    for sentence in ("Impoverishment: ", "Modes: ", "Accuracy: "):
+        assert f"\n{sentence}" in said.out
+    assert said.out.endswith(
+        f"wrote {place / 'volatility.png'}\nwrote {place / 'volatility.json'}\n"
+    )
+
+
+@pytest.mark.slow
+def test_the_experiment_writes_its_files_and_nothing_else():
+    _, place = quick_run()
+    assert {path.name for path in place.iterdir()} == {"volatility.png", "volatility.json"}
+
+
+@pytest.mark.slow
+def test_the_picture_is_one():
+    from matplotlib.image import imread
+
+    pixels = imread(quick_run()[1] / "volatility.png")
+    assert pixels.shape[0] > 800
+    assert pixels.shape[1] > 1000
+    assert 0.02 < (pixels[..., :3].min(-1) < 0.9).mean() < 0.6  # neither blank nor black
+
+
+@pytest.mark.slow
+def test_the_file_has_every_number_of_the_table():
+    said, place = quick_run()
+    record = json.loads((place / "volatility.json").read_text(encoding="utf-8"))
+    expected = {"replicates": 4, "particles": 200, "steps": 40, "clusters": 10, "seed": 0}
+    assert record["settings"] == {**expected, "series": 2, "runs": 2}
+    assert record["versions"]["covey"] == covey.__version__
+    assert list(record["table"]) == FILTERS
+    for measured in record["table"].values():
+        assert set(measured) == set(METRICS) == set(record["metrics"])
+        for number in measured.values():
+            assert np.isfinite([number["value"], number["standard_error"]]).all()
+    assert "NaN" not in (place / "volatility.json").read_text()
+    assert record["verdict"][0] in " ".join(said.out.split())
+
+
+def test_same_seed_same_file_and_another_seed_another(say, tmp_path, monkeypatch):
+    """With one filter under all four names, which is compiled once."""
+    model = covey.models.StochasticVolatility()
+    same = dict.fromkeys(FILTERS, covey.bootstrap(model, 20))
+    monkeypatch.setattr(volatility, "filters", lambda *_: same)
+    files = []
+    for seed in (0, 0, 1):
+        sizes = ("--replicates", "4", "--particles", "20", "--steps", "3")
+        said = say("reproduce", "volatility", *sizes, "--seed", seed, "--out", tmp_path)
+        assert said.code == 0
+        files.append((tmp_path / "volatility.json").read_text())
+    assert files[0] == files[1]
+    assert json.loads(files[2])["table"] != json.loads(files[0])["table"]
+
+
+def test_the_installed_command_is_the_entry_point():
+    from importlib.metadata import entry_points
+
+    (found,) = entry_points(group="console_scripts", name="covey")
+    assert found.load() is cli.main
+
+
+def test_ctrl_c_stops_a_process_with_its_code(tmp_path):
+    """From outside, where signals arrive while JAX compiles."""
+    waiting = (
+        "import covey.reproduce.volatility as v, time\n"
+        "def wait(*_):\n    print('waiting', flush=True)\n    time.sleep(60)\n"
+        "v.experiment = wait\n"
+        "from covey.cli import main; main()"
+    )
+    arguments = [sys.executable, "-c", waiting, "reproduce", "volatility", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "covey: stopped"
+
+
+@pytest.mark.parametrize("module", ["covey", "covey.cli"])
+def test_importing_is_light(module):
+    """Optional libraries are imported where they are used; the command needs Typer at once."""
+    heavy = {"matplotlib", "xarray", "scipy", "sklearn", "h5netcdf"}
+    heavy |= {"typer", "rich"} if module == "covey" else set()
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
