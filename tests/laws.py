@@ -60,6 +60,7 @@ FILTERS = {
     "never": partial(covey.bootstrap, resample=covey.when_ess_below(0, covey.systematic)),
     "nearly always": partial(covey.bootstrap, resample=covey.when_ess_below(1, covey.systematic)),
     "guided": guided,
+    "guided, resampled at every step": partial(guided, resample=covey.systematic),
     "auxiliary": covey.auxiliary,
     "auxiliary at every step": partial(covey.auxiliary, resample=covey.multinomial),
     "looking ahead": looking_ahead,
@@ -68,7 +69,7 @@ FILTERS = {
     "starting large, dropped at once": partial(covey.bootstrap, n_initial=60, hold=0),
 }
 """Builders ``(model, n) -> filter``; those that look ahead ask for a linear-Gaussian model."""
-NEED_LINEAR_GAUSSIAN = ("guided", "looking ahead")
+NEED_LINEAR_GAUSSIAN = ("guided", "guided, resampled at every step", "looking ahead")
 
 FALSE_ALARM = 1e-4
 """Chance that a statistical test fails although the law holds, were its seed drawn anew."""

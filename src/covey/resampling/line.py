@@ -18,7 +18,7 @@ Two things make this fast and exact at once.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,8 @@ class Strata:
 
     share: Array  # (rows, lanes), non-negative
     labels: Array | None  # (rows, lanes) integers in [0, K); None where K is 1
-    running: Array  # (rows, lanes), sum over the lane and stratum up to and with the particle
+    before: Array  # (rows, lanes), sum over the lane and stratum up to the particle
+    running: Array  # (rows, lanes), the same with the particle
     totals: Array  # (lanes, K)
     sizes: Array  # (lanes, K) integers, how many particles
 
@@ -82,6 +83,10 @@ class Strata:
         """Sums over each stratum of values (rows, lanes): (K,)."""
         return sum_by_lane(values, self.labels, self.count).sum(0)
 
+    def local(self, table: Array) -> Array:
+        """Give each particle the entry of its lane and stratum in a table (lanes * K,)."""
+        return table if self.place is None else table[self.place]
+
     def spread(self, table: Array) -> Array:
         """Give each particle its stratum's entry of a table (K,)."""
         return table[0] if self.labels is None else written_out(table)[self.labels]
@@ -92,17 +97,20 @@ def sum_up(share: Array, labels: Array | None, strata: int) -> Strata:
     rows, lanes = share.shape
     if labels is None:
         totals, running = lax.scan(lambda total, row: (total + row,) * 2, share[0] * 0, share)
-        return Strata(share, labels, running, totals[:, None], jnp.full((lanes, 1), rows))
+        before = jnp.concatenate([totals[None] * 0, running[:-1]])
+        return Strata(share, labels, before, running, totals[:, None], jnp.full((lanes, 1), rows))
 
-    def add_row(tables: tuple[Array, Array], row: tuple[Array, Array]) -> Any:
-        (total, size), (value, here) = tables, row
-        after = total[here] + value
-        total = total.at[here].set(after, unique_indices=True)
-        return (total, size.at[here].add(1, unique_indices=True)), after
+    def add_row(table: Array, row: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        value, here = row
+        before = table[here]
+        after = before + lax.complex(value, jnp.ones_like(value))
+        return table.at[here].set(after, unique_indices=True), (before.real, after.real)
 
-    start = jnp.zeros(lanes * strata, share.dtype), jnp.zeros(lanes * strata, jnp.int32)
-    tables, running = lax.scan(add_row, start, (share, _place(labels, strata)))
-    return Strata(share, labels, running, *(table.reshape(lanes, strata) for table in tables))
+    # One table for both: sums as real parts, sizes as imaginary ones.
+    table = jnp.zeros(lanes * strata, lax.complex(share[0, 0], share[0, 0]).dtype)
+    table, (before, running) = lax.scan(add_row, table, (share, _place(labels, strata)))
+    table = table.reshape(lanes, strata)
+    return Strata(share, labels, before, running, table.real, table.imag.astype(jnp.int32))
 
 
 def sum_by_lane(values: Array, labels: Array | None, strata: int) -> Array:
@@ -140,14 +148,17 @@ class Drawn(NamedTuple):
     unique: Array
 
 
-@dataclass(frozen=True)
-class Laid:
-    """Particles on the line: their ends, where each (lane, stratum) starts, and who closes one."""
+class Laid(NamedTuple):
+    """Particles on the line: how long a share is, and where each (lane, stratum) starts."""
 
-    end: Position  # (rows, lanes) each
+    scale: Array  # (K,)
     start: Position  # (lanes * K,) each
-    closes: Array  # (rows, lanes): the running sum has reached the total of its lane and stratum
     border: Array  # (K,): where the strata end
+
+    def reached(self, strata: Strata, running: Array) -> Position:
+        """Where on the line the running sums (rows, lanes) of the particles' shares are."""
+        whole, fraction = (strata.local(table) for table in self.start)
+        return advance((whole, fraction), running * strata.spread(self.scale))
 
 
 def lay(strata: Strata, number: Array, beyond: Array | None = None) -> Laid:
@@ -176,12 +187,8 @@ def lay(strata: Strata, number: Array, beyond: Array | None = None) -> Laid:
         return (jnp.where(full, border, whole), jnp.where(full, 0, fraction)), start
 
     first = border - number, jnp.zeros_like(border)
-    _, start = lax.scan(next_lane, first, (totals, lanes))
-    start = start[0].reshape(-1), start[1].reshape(-1)
-    place = strata.place
-    here = (lambda table: table) if place is None else (lambda table: table[place])
-    end = advance((here(start[0]), here(start[1])), strata.running * strata.spread(scale))
-    return Laid(end, start, strata.running >= here(totals.reshape(-1)), border)
+    _, (whole, fraction) = lax.scan(next_lane, first, (totals, lanes))
+    return Laid(scale, (whole.reshape(-1), fraction.reshape(-1)), border)
 
 
 def advance(start: Position, length: Array) -> Position:
@@ -191,7 +198,9 @@ def advance(start: Position, length: Array) -> Position:
     return start[0] + steps.astype(jnp.int32) + (parts >> FRACTION_BITS), parts & (UNIT - 1)
 
 
-def draw_points(strata: Strata, number: Array, points_before: PointsBefore, size: int) -> Drawn:
+def draw_points(
+    strata: Strata, number: Array, points_before: PointsBefore, size: int, *, costly: bool = False
+) -> Drawn:
     """Give each point of the line to the particle it falls on.
 
     Parameters
@@ -199,60 +208,77 @@ def draw_points(strata: Strata, number: Array, points_before: PointsBefore, size
     strata, number : as in :func:`lay`
     points_before : nondecreasing function of a position, ``p`` at every border ``p`` of strata
     size : int, the number of points: the sum of ``number``
+    costly : bool, whether to ask ``points_before`` but once a particle
     """
-    first, so_far = _points_up_to(strata, number, points_before)
-    if strata.labels is not None:
-        first, so_far = _lane_by_lane(first, so_far, strata, number)
-    slots = lane_count(size)
-    spare = slots * -(-size // slots)
+    first, after, up_to = _points(strata, number, points_before)
 
-    def place(counted: Array, row: tuple[Array, Array | None]) -> tuple[Array, Array]:
-        now, here = row
-        before = counted if here is None else counted[here]
+    def address(before: Array, now: Array) -> Array:
         # Particles without offspring write to a spare slot: cheaper than a branch for each.
-        address = jnp.where(now > before, _slot_address(before, size, slots), spare)
-        return now if here is None else counted.at[here].set(now, unique_indices=True), address
+        slots = lane_count(size)
+        spare = slots * -(-size // slots)
+        return jnp.where(now > before, _slot_address(before, size, slots), spare)
 
-    _, address = lax.scan(place, first, (so_far, strata.place))
-    return _fill(address, size)
+    if strata.place is None:
+        return _fill(_with_former(address, first, up_to(strata.running), None), size)
+    # Stratum after stratum would scatter the offspring; lane after lane they stay near.
+    held = after - first
+    shift = written_out(jnp.cumsum(held) - held - first)
+
+    def shifted(running: Array) -> Array:
+        return up_to(running) + strata.local(shift)
+
+    if costly:
+        now = shifted(strata.running)
+        return _fill(_with_former(address, first + shift, now, strata.place), size)
+    return _fill(apart(lambda: address(shifted(strata.before), shifted(strata.running))), size)
 
 
-def _lane_by_lane(
-    first: Array, so_far: Array, strata: Strata, number: Array
-) -> tuple[Array, Array]:
-    """Number the points anew, lane by lane instead of stratum by stratum: offspring stay near."""
-    border = jnp.cumsum(number.astype(jnp.int32))
-    after = jnp.concatenate([first.reshape(strata.totals.shape)[1:], border[None]])
-    held = after.reshape(-1) - first
-    new_first = jnp.cumsum(held) - held
-    return new_first, so_far + written_out(new_first - first)[strata.place]
-
-
-def count_points(strata: Strata, number: Array, points_before: PointsBefore) -> Array:
+def count_points(
+    strata: Strata, number: Array, points_before: PointsBefore, *, costly: bool = False
+) -> Array:
     """Count the points on each particle: (rows, lanes), ``number[j]`` in all over stratum ``j``.
 
     Parameters are those of :func:`draw_points`; ``number`` may add up to anything.
     """
-    first, so_far = _points_up_to(strata, number, points_before)
-
-    def difference(counted: Array, row: tuple[Array, Array | None]) -> tuple[Array, Array]:
-        now, here = row
-        before = counted if here is None else counted[here]
-        return now if here is None else counted.at[here].set(now, unique_indices=True), now - before
-
-    return lax.scan(difference, first, (so_far, strata.place))[1]
+    first, _, up_to = _points(strata, number, points_before)
+    if strata.place is None or costly:
+        return _with_former(lambda b, n: n - b, first, up_to(strata.running), strata.place)
+    return up_to(strata.running) - up_to(strata.before)
 
 
-def _points_up_to(
+def _points(
     strata: Strata, number: Array, points_before: PointsBefore
-) -> tuple[Array, Array]:
-    """Points before each (lane, stratum), flat, and up to the end of each particle."""
-    laid, place = lay(strata, number), strata.place
+) -> tuple[Array, Array, Callable[[Array], Array]]:
+    """Points before each (lane, stratum) and after it, flat, and up to running sums of particles.
+
+    The running sum after a particle is the one before the next of its lane and stratum, to the
+    last bit. So both have the same points before them, and none is lost or given twice.
+    """
+    laid = lay(strata, number)
+    laid = Laid(written_out(laid.scale), written_out(laid.start), laid.border)
     first = written_out(points_before(laid.start))
-    table = first.reshape(strata.totals.shape)
-    limit = written_out(jnp.concatenate([table[1:], laid.border[None]]).reshape(-1))
-    limit = limit if place is None else limit[place]
-    return first, jnp.where(laid.closes, limit, jnp.minimum(points_before(laid.end), limit))
+    ends = jnp.concatenate([first.reshape(strata.totals.shape)[1:], laid.border[None]])
+    after, totals = written_out((ends.reshape(-1), strata.totals.reshape(-1)))
+
+    def up_to(running: Array) -> Array:
+        found, most = points_before(laid.reached(strata, running)), strata.local(after)
+        return jnp.where(running >= strata.local(totals), most, jnp.minimum(found, most))
+
+    return first, after, up_to
+
+
+def _with_former(
+    function: Callable[[Array, Array], Array], first: Array, now: Array, place: Array | None
+) -> Array:
+    """``function(before, now)`` of each particle; ``before`` is the ``now`` of the one before it."""
+
+    def row_step(last: Array, row: tuple[Array, Array | None]) -> tuple[Array, Array]:
+        now, here = row
+        if here is None:
+            return now, function(last, now)
+        return last.at[here].set(now, unique_indices=True), function(last[here], now)
+
+    return lax.scan(row_step, first, (now, place))[1]
 
 
 def draw_counted(counts: Array, size: int) -> Drawn:

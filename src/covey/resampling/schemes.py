@@ -87,7 +87,7 @@ def _stratified(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
 
 def _multinomial(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
     points_before = _uniform_points(key, number, size, strata.share.dtype)
-    return draw_points(strata, number, points_before, size)
+    return draw_points(strata, number, points_before, size, costly=True)
 
 
 def _uniform_points(key: Array, number: Array, size: int, dtype: Any) -> PointsBefore:
@@ -107,9 +107,10 @@ def _uniform_points(key: Array, number: Array, size: int, dtype: Any) -> PointsB
     spacings = sum_up(spacing, labels, kinds)
     laid = lay(spacings, number, noise.exponential(beyond, (kinds,), dtype))
     end_here = spacings.spread(border)
-    outside = laid.end[0] >= end_here
-    cell = jnp.where(outside, end_here - 1, laid.end[0])
-    cell, fraction = written_out((cell, jnp.where(outside, UNIT - 1, laid.end[1])))
+    whole, part = laid.reached(spacings, spacings.running)
+    outside = whole >= end_here
+    cell = jnp.where(outside, end_here - 1, whole)
+    cell, fraction = written_out((cell, jnp.where(outside, UNIT - 1, part)))
     fraction = fraction.reshape(-1)
 
     cell_rows = -(-(size + 1) // lanes)
@@ -166,7 +167,7 @@ def _residual(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
 def _draws(key: Array, strata: Strata, number: Array, size: int) -> Array:
     """Offspring by independent draws, ``number`` of them, at most ``size`` in all."""
     points_before = _uniform_points(key, number, size, strata.share.dtype)
-    return count_points(strata, number, points_before)
+    return count_points(strata, number, points_before, costly=True)
 
 
 def _killing(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
