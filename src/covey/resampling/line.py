@@ -270,7 +270,7 @@ def _points(
 def _with_former(
     function: Callable[[Array, Array], Array], first: Array, now: Array, place: Array | None
 ) -> Array:
-    """``function(before, now)`` of each particle; ``before`` is the ``now`` of the one before it."""
+    """Work out ``function(before, now)``; ``before`` is the ``now`` of the particle before."""
 
     def row_step(last: Array, row: tuple[Array, Array | None]) -> tuple[Array, Array]:
         now, here = row
