@@ -42,8 +42,10 @@ docs: .venv/with-dev ## build the documentation in build/docs
 bench: .venv/with-bench ## measure speed and accuracy against other libraries
 	@$(BIN)/python -m benchmarks
 
-reproduce: .venv/with-all ## repeat the published experiment with 200 replicates
+reproduce: .venv/with-all ## repeat the published experiments: 200 replicates, 2000 data sets
 	@$(BIN)/covey reproduce volatility --replicates 200
+	@echo
+	@$(BIN)/covey reproduce seeding --datasets 2000
 
 clean: ## remove .venv and everything built or cached
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.timing import ROOT, machine
 
-TABLES = ["speed", "resampling", "clustered", "first-call", "memory", "accuracy"]
+TABLES = ["speed", "resampling", "clustered", "first-call", "memory", "accuracy", "seeding"]
 
 
 def main(arguments: list[str] | None = None) -> int:

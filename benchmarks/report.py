@@ -38,8 +38,11 @@ class Target:
         if self.measured is None:
             return f"not measured  {asked}"
         verdict = "met   " if self.met else "MISSED"
+        got = f"{verdict}  {asked}, got {self.measured:.3g}{self.unit}"
+        if not self.bound:
+            return got  # there are no parts of nothing
         by = f"{self.margin:.0%} to spare" if self.met else f"by {-self.margin:.0%}"
-        return f"{verdict}  {asked}, got {self.measured:.3g}{self.unit} ({by})"
+        return f"{got} ({by})"
 
 
 @dataclass(frozen=True)

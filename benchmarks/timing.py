@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ["jax", "numpy", "particles", "cuthbert", "blackjax", "numba", "scipy"]
+PACKAGES = [
+    "jax",
+    "numpy",
+    "particles",
+    "cuthbert",
+    "blackjax",
+    "numba",
+    "scipy",
+    "scikit-learn",
+    "bkmeans",
+]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import pytest
 
 import covey
 from covey import cli
-from covey.reproduce import volatility
+from covey.files import read_table
+from covey.reproduce import seeding, volatility
 from covey.reproduce.volatility import METRICS
 
 FILTERS = ["BF multinomial", "BF systematic", "CBF as printed", "CBF systematic"]
@@ -45,12 +46,14 @@ def say(monkeypatch, capsys):
 
 @pytest.fixture
 def nothing_computes(monkeypatch):
-    """Fail the test if the experiment begins."""
+    """Fail the test if an experiment or a fit begins."""
 
-    def begun(*_):
+    def begun(*_, **__):
         raise AssertionError("the experiment has begun")
 
-    monkeypatch.setattr(volatility, "experiment", begun)
+    for experiment in (volatility, seeding):
+        monkeypatch.setattr(experiment, "experiment", begun)
+    monkeypatch.setattr(covey.SSMCKMeans, "fit", begun)
 
 
 def in_a_process(*arguments, **options) -> Said:
@@ -82,6 +85,30 @@ def test_a_group_alone_shows_its_help(say):
     assert alone == say("reproduce", "-h")
     assert alone.code == 0
     assert "volatility" in alone.out
+
+
+@pytest.mark.parametrize(
+    ("command", "page", "options"),
+    [
+        ("reproduce seeding", "reproduce", "datasets seed out quick"),
+        (
+            "cluster",
+            "clustering",
+            "clusters method columns weights scale header no-header out centres plot seed",
+        ),
+    ],
+)
+def test_help_names_every_option_and_the_documentation_too(
+    say, command, page, options, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    said = say(*command.split(), "--help")
+    assert said.code == 0
+    documented = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text()
+    found = set(re.findall(r"--([a-z-]+)", said.out)) - {"help"}
+    assert found == set(options.split())
+    for option in found:
+        assert f"`--{option}`" in documented
 
 
 def test_help_of_the_experiment_names_every_option_and_its_default(say):
@@ -292,6 +319,232 @@ def test_same_seed_same_file_and_another_seed_another(say, tmp_path, monkeypatch
     assert json.loads(files[2])["table"] != json.loads(files[0])["table"]
 
 
+# Seeding
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--datasets", "1"], "datasets must be from 2 to 1000000, got 1; raise it to 2"),
+        (["--seed", "-1"], "seed must be from 0 to 4294967295, got -1"),
+        (["--datasets", "few"], "Invalid value for '--datasets'"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("nothing_computes")
+def test_seeding_refuses_numbers_out_of_range(say, tmp_path, arguments, reason):
+    said = say("reproduce", "seeding", *arguments, "--out", tmp_path / "new")
+    assert said.code == 2
+    assert is_one_line(said)
+    assert reason in said.err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("extra", ["figures", "cluster"])
+@pytest.mark.usefixtures("nothing_computes")
+def test_seeding_names_the_extra_that_is_missing(say, tmp_path, monkeypatch, extra):
+    if extra == "cluster":
+        monkeypatch.setattr(covey, "__getattr__", without_scikit_learn)
+    else:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = say("reproduce", "seeding", "--out", tmp_path / "new")
+    assert said.code == 1
+    assert is_one_line(said)
+    assert f"pip install 'covey[{extra}]'" in said.err
+    assert not (tmp_path / "new").exists()
+
+
+def without_scikit_learn(name):
+    raise ImportError(f"covey.{name} needs scikit-learn: pip install 'covey[cluster]'")
+
+
+def test_seeding_prints_a_table_and_a_verdict_and_writes_its_files(say, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = say("reproduce", "seeding", "--datasets", "5", "--seed", "3", "--out", tmp_path)
+    assert said.code == 0
+    assert not said.err
+    table = said.out.split("failed: ")[0]
+    assert "…" not in table  # nothing is cut off on a narrow terminal
+    for name in seeding.DESCRIBED:
+        assert f"\n{name} " in table
+        assert f"\n{name}: " in said.out
+    assert table.count("(1/15)") == table.count("(3/15)") == table.count("(4/15)") == 1
+    for sentence in ("In print: ", "The claim: ", "Reproduction: ", "Not in print", "Covey's: "):
+        assert f"\n{sentence}" in said.out
+    paths = [tmp_path / "seeding.png", tmp_path / "seeding.json"]
+    assert said.out.endswith("".join(f"wrote {path}\n" for path in paths))
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    record = json.loads(paths[1].read_text(encoding="utf-8"))
+    assert record["settings"] == {"datasets": 5, "seed": 3}
+    assert record["verdict"][0] in " ".join(said.out.split())
+
+
+# Clustering a table
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Three groups in the columns a and b, a name, and a weight: sixty rows."""
+    rng = np.random.default_rng(0)
+    x = np.repeat([[0, 0], [9, 0], [0, 9]], 20, axis=0) + rng.normal(scale=0.5, size=(60, 2))
+    rows = [f"{a},{b},row {j},{j % 3}" for j, (a, b) in enumerate(x)]
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,name,w\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_clusters_are_printed_and_written(say, table, tmp_path):
+    out, centres, plot = tmp_path / "l.csv", tmp_path / "c.parquet", tmp_path / "p.png"
+    files = ("--out", out, "--centres", centres, "--plot", plot)
+    said = say("cluster", table, "-k", "3", "--columns", "a,b", *files)
+    assert (said.code, said.err) == (0, "")
+    assert "k = 3, 60 rows, 2 columns (a, b)\n" in said.out
+    assert said.out.count(" 20 ") == 3
+    assert said.out.endswith(f"\nwrote {out}\nwrote {centres}\nwrote {plot}\n")
+    labels = read_table(out)
+    assert labels.names == ("cluster",)
+    groups = labels.values.ravel().reshape(3, 20)
+    assert (groups == groups[:, :1]).all()
+    x = read_table(table, ["a", "b"]).values
+    found = read_table(centres)
+    assert found.names == ("a", "b")
+    means = [x[labels.values.ravel() == j].mean(0) for j in range(3)]
+    np.testing.assert_allclose(found.values, means)
+    inertia = ((x - found.values[labels.values.ravel().astype(int)]) ** 2).sum()
+    assert f"inertia {inertia:.6g}, method collapse" in said.out
+
+
+@pytest.mark.parametrize("method", ["collapse", "polish", "paper"])
+def test_same_seed_same_clusters_by_every_method(say, table, tmp_path, method):
+    said = []
+    for name in ("one.npy", "two.npy"):
+        options = ("--columns", "a,b", "--method", method, "--out", tmp_path / name)
+        said.append(say("cluster", table, "-k", "5", *options).out.partition("wrote")[0])
+    assert said[0] == said[1]
+    assert f"method {method}\n" in said[0]
+    np.testing.assert_array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"))
+
+
+def test_weights_weigh_rows(say, table, tmp_path):
+    centres = tmp_path / "c.csv"
+    options = ("--columns", "a,b", "--weights", "w", "--centres", centres)
+    said = say("cluster", table, "-k", "1", *options)
+    assert (said.code, said.err) == (0, "")
+    assert "2 columns (a, b), rows weighed by w\n" in said.out
+    x = read_table(table, ["a", "b", "w"]).values
+    expected = np.average(x[:, :2], axis=0, weights=x[:, 2])
+    np.testing.assert_allclose(read_table(centres).values, [expected])
+    assert f" {x[:, 2].sum():g} " in said.out
+
+
+def test_scaled_columns_have_the_same_say(say, tmp_path):
+    """The group shows in the column of small numbers only; centres are in the file's units."""
+    rng = np.random.default_rng(1)
+    small = np.repeat([0.0, 1.0], 50) + rng.normal(scale=0.05, size=100)
+    path, centres, labels = (tmp_path / name for name in ("x.npy", "c.npy", "l.npy"))
+    np.save(path, np.column_stack([1000 * rng.uniform(size=100), small]))
+    options = ("--scale", "standard", "--centres", centres, "--out", labels)
+    assert "divided by their standard deviation" in say("cluster", path, "-k", 4, *options).out
+    found = np.load(centres)
+    assert 0 <= found[:, 0].min() < found[:, 0].max() <= 1000
+    assert sorted(found[:, 1].round()) == [0, 0, 1, 1]
+    say("cluster", path, "-k", 4, *options[2:])
+    assert sorted(np.load(centres)[:, 1].round(1)) != [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_pictures_have_no_more_than_two_dimensions(say, tmp_path, columns, monkeypatch):
+    from matplotlib.image import imread
+
+    from covey import cluster_report
+
+    monkeypatch.setattr(cluster_report, "SHOWN_POINTS", 100)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, columns)))
+    said = say("cluster", tmp_path / "x.npy", "-k", "40", "--plot", tmp_path / "p.png")
+    assert said.code == 0
+    pixels = imread(tmp_path / "p.png")
+    assert 0.01 < (pixels[..., :3].min(-1) < 0.9).mean() < 0.6
+
+
+def test_many_clusters_are_summed_up(say, tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(50.0)[:, None])
+    said = say("cluster", tmp_path / "x.npy", "-k", "45").out
+    assert re.search(r"\.\.\. and 5 more, of 1 to [12] rows\n", said)
+
+
+def test_warnings_are_one_line_each(say, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((50, 2)))
+    said = say("cluster", tmp_path / "x.npy", "-k", "3")
+    assert said.code == 0
+    assert is_one_line(said)
+    assert "covey: warning: Number of distinct clusters (1)" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["table.csv", "-k", "3"], "has text in column name ('row 0', for example)"),
+        (["table.csv", "-k", "3", "--columns", "a,q"], "has no column q; it has a, b, name, w"),
+        (["table.csv", "-k", "61", "--columns", "a"], "k must be from 1 to 60, the number of rows"),
+        (["table.csv", "-k", "0", "--columns", "a"], "k must be from 1 to 60"),
+        (["table.csv", "-k", "3", "--columns", "a", "--weights", "q"], "has no column q"),
+        (["table.csv", "-k", "3", "--columns", "w", "--weights", "w"], "has no column beside w"),
+        (["table.csv", "-k", "3", "--columns", "a", "--out", "l.xls"], "must end in one of"),
+        (["table.csv", "-k", "3", "--columns", "a", "--out", "no/l.csv"], "no directory no"),
+        (["table.csv", "-k", "3", "--columns", "a", "--plot", "p.bmp"], "--plot must end in"),
+        (["table.csv", "-k", "3", "--columns", "a", "--out", "table.csv"], "different files"),
+        (["table.csv", "-k", "3", "--method", "best"], "Invalid value for '--method'"),
+        (["table.csv"], "Missing option '--clusters' / '-k'; see covey cluster --help"),
+        (["nothing.csv", "-k", "3"], "no such file: nothing.csv"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.usefixtures("nothing_computes")
+def test_clustering_refuses(say, table, monkeypatch, arguments, reason):
+    monkeypatch.chdir(table.parent)
+    said = say("cluster", *arguments)
+    assert said.code == 2
+    assert not said.out
+    assert is_one_line(said)
+    assert reason in said.err
+    assert list(table.parent.iterdir()) == [table]
+
+
+def test_clustering_refuses_negative_weights(say, tmp_path):
+    (tmp_path / "x.csv").write_text("a,w\n1,1\n2,-1\n")
+    said = say("cluster", tmp_path / "x.csv", "-k", "1", "--weights", "w")
+    assert said.code == 2
+    assert "Negative values in sample_weight" in said.err
+    assert is_one_line(said)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_a_table_that_may_not_be_read_is_refused(say, table):
+    table.chmod(0)
+    said = say("cluster", table, "-k", "3")
+    assert said.code == 2
+    assert "Permission denied" in said.err
+
+
+def test_a_full_disk_is_told(say, table, tmp_path, monkeypatch):
+    from covey import files
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_table", full)
+    said = say("cluster", table, "-k", "3", "--columns", "a", "--out", tmp_path / "l.csv")
+    assert said.code == 1
+    assert said.err == "covey: could not write: No space left on device; free some space\n"
+
+
+def test_clustering_names_the_extra_that_is_missing(say, table, monkeypatch):
+    monkeypatch.setattr(covey, "__getattr__", without_scikit_learn)
+    said = say("cluster", table, "-k", "3")
+    assert said.code == 1
+    assert said.err.endswith("needs scikit-learn: pip install 'covey[cluster]'\n")
+
+
 def test_the_installed_command_is_the_entry_point():
     from importlib.metadata import entry_points
 
@@ -321,7 +574,7 @@ def test_ctrl_c_stops_a_process_with_its_code(tmp_path):
 @pytest.mark.parametrize("module", ["covey", "covey.cli"])
 def test_importing_is_light(module):
     """Optional libraries are imported where they are used; the command needs Typer at once."""
-    heavy = {"matplotlib", "xarray", "scipy", "sklearn", "h5netcdf"}
+    heavy = {"matplotlib", "xarray", "scipy", "sklearn", "h5netcdf", "pyarrow"}
     heavy |= {"typer", "rich"} if module == "covey" else set()
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

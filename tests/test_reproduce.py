@@ -13,7 +13,7 @@ from scipy import stats
 
 import covey
 from covey import figures
-from covey.reproduce import volatility
+from covey.reproduce import seeding, seeding_report, volatility
 from covey.reproduce.grid import Grid, grid_filter, wasserstein
 from covey.reproduce.volatility import METRICS, Result, Sample, Settings, count_modes
 from covey.reproduce.volatility_report import as_json, draw, heading, legend, verdict, write
@@ -393,3 +393,216 @@ def by_hand(history, y, exact) -> dict[str, float]:
         "ess_after": np.mean(shares) if shares else 1,
         "resamplings": len(resampled),
     }
+
+
+# Seeding: the data and the starts
+
+
+def test_the_data_are_those_of_the_paper():
+    """Means within z = 5 standard errors, the variance within 5 of its own."""
+    x = np.stack([seeding.data(np.random.default_rng(seed)) for seed in range(50)])
+    clusters = x.reshape(50, 4, 100, 2)
+    error = np.sqrt(0.1 / 5000)
+    assert np.abs(clusters.mean((0, 2)) - seeding.MEANS).max() < 5 * error
+    assert (clusters - seeding.MEANS[:, None]).var() == pytest.approx(0.1, rel=5 * 0.007)
+
+
+def test_farthest_first_takes_the_farthest():
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    chosen = seeding.farthest_first(x, 5, seed=1)
+    for count in range(1, 5):
+        gaps = np.linalg.norm(x[:, None] - chosen[None, :count], axis=2).min(1)
+        np.testing.assert_array_equal(x[gaps.argmax()], chosen[count])
+
+
+@cache
+def all_methods():
+    return seeding.methods()
+
+
+def test_every_method_is_described_and_only_a_missing_package_is_left_out():
+    missing = set(seeding.DESCRIBED) - set(all_methods())
+    assert missing <= {seeding.BREATHING}
+    assert [name for name in seeding.DESCRIBED if name not in missing] == list(all_methods())
+
+
+@pytest.mark.parametrize("name", seeding.DESCRIBED)
+def test_every_method_finds_a_fixed_point_the_same_for_the_same_seed(name):
+    """Four centres, each the mean of its points; no global random state is touched."""
+    if name not in all_methods():
+        pytest.skip("not installed")
+    x = seeding.data(np.random.default_rng(7))
+    before = np.random.get_state()[1].copy()
+    first, second = (all_methods()[name](x, 5) for _ in range(2))
+    np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])
+    labels = ((x[:, None] - first.cluster_centers_) ** 2).sum(-1).argmin(1)
+    means = np.stack([x[labels == j].mean(0) for j in range(4)])
+    np.testing.assert_allclose(means, first.cluster_centers_, atol=0.02)
+    gaps = ((x - first.cluster_centers_[labels]) ** 2).sum()
+    assert first.inertia_ == pytest.approx(gaps, rel=1e-3)
+
+
+@cache
+def some_seeding() -> seeding.Result:
+    return seeding.experiment(seeding.Settings(datasets=12, seed=1))
+
+
+def test_the_seeding_experiment_is_what_each_method_gives():
+    result = some_seeding()
+    for index in (0, 11):
+        rng = np.random.default_rng([1, index])
+        x, seed = seeding.data(rng), int(rng.integers(2**31))
+        for name, fit in all_methods().items():
+            # The order of sums depends on the number of threads.
+            assert result.inertia[name][index] == pytest.approx(fit(x, seed).inertia_, rel=1e-9)
+    assert all((inertia >= result.best).all() for inertia in result.inertia.values())
+
+
+def test_the_first_data_sets_do_not_depend_on_how_many_follow():
+    few = seeding.experiment(seeding.Settings(datasets=2, seed=1))
+    for name, inertia in few.inertia.items():
+        np.testing.assert_array_equal(inertia, some_seeding().inertia[name][:2])
+
+
+def test_the_bad_start_is_one():
+    bad = some_seeding().bad
+    first = some_seeding().failed(seeding.RANDOM).argmax()
+    assert bad.ratio == some_seeding().inertia[seeding.RANDOM][first] / some_seeding().best[first]
+    assert bad.ratio > seeding.TOLERANCE
+    assert {tuple(row) for row in bad.start} <= {tuple(row) for row in bad.points}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"datasets": 1}, "datasets must be from 2 to 1000000, got 1; raise it to 2"),
+        ({"datasets": 10**7}, "lower it to 1000000"),
+        ({"seed": -1}, "seed must be from 0 to 4294967295, got -1"),
+    ],
+    ids=str,
+)
+def test_seeding_settings_out_of_range_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        seeding.Settings(**numbers)
+
+
+# Seeding: rates and verdict
+
+
+def failing(datasets: int = 2000, **shares: float) -> seeding.Result:
+    """A result in which methods fail on this share of the data sets, the first ones."""
+    names = dict(zip(("ssmc", "plain", "random", "small"), seeding_report_names(), strict=True))
+    inertia = {}
+    for name in seeding.DESCRIBED:
+        short = next((key for key, full in names.items() if full == name), "")
+        count = round(shares.get(short, 0) * datasets)
+        inertia[name] = np.where(np.arange(datasets) < count, 2.0, 1.0)
+    best = np.ones(datasets)
+    settings = seeding.Settings(datasets=datasets)
+    return seeding.Result(settings, inertia, best, some_seeding().bad, some_seeding().collapse)
+
+
+def seeding_report_names() -> tuple[str, ...]:
+    return seeding.PAPER, seeding.PLAIN, seeding.RANDOM, seeding.SMALL_BATCHES
+
+
+@pytest.mark.parametrize(("failures", "runs"), [(0, 2000), (1, 15), (7, 30), (15, 15)])
+def test_intervals_are_those_of_wilson(failures, runs):
+    z, p = stats.norm.ppf(0.975), failures / runs
+    centre = (p + z**2 / (2 * runs)) / (1 + z**2 / runs)
+    half = z / (1 + z**2 / runs) * np.sqrt(p * (1 - p) / runs + z**2 / (4 * runs**2))
+    np.testing.assert_allclose(
+        seeding.wilson(failures, runs), (centre - half, centre + half), atol=1e-12
+    )
+
+
+def test_pairs_are_counted_where_methods_differ():
+    alone, other, p = failing(200, ssmc=0.05, plain=0.1).paired(seeding.PAPER, seeding.PLAIN)
+    assert (alone, other) == (0, 10)
+    assert p == pytest.approx(2 / 2**10)
+    assert failing(200).paired(seeding.PAPER, seeding.PLAIN) == (0, 0, 1.0)
+
+
+def test_the_printed_counts_decide_nothing():
+    """Fisher's test by hand: the shares of tables at least as unlikely."""
+    drawn = stats.hypergeom(30, 5, 15).pmf(range(6))
+    assert seeding.printed_p(seeding.PAPER, seeding.RANDOM) == pytest.approx(
+        drawn[drawn <= drawn[1] * (1 + 1e-9)].sum()
+    )
+    said = seeding_report.verdict(failing())[0]
+    assert "too few to decide" in said
+    assert "p = 0.60 and 0.33" in said
+
+
+def test_the_verdict_on_seeding_follows_the_numbers():
+    holds = " ".join(seeding_report.verdict(failing(ssmc=0.05, plain=0.1, random=0.3, small=0.2)))
+    assert "SSMC 5.00% (4.13% to 6.04%)" in holds
+    assert "fails less often than both holds here" in holds
+    assert "fails 20.00%" in holds
+    assert "and the claim does not hold here" in holds
+    assert "greedy k-means++ 0.00% (0.00% to 0.19%): fewer, p < 0.0001" in holds
+    assert "agrees with these rates" in holds
+    assert "rough" not in holds
+    same = " ".join(seeding_report.verdict(failing(100, ssmc=0.1, plain=0.1, random=0.3)))
+    assert "than both is not decided by these data sets" in same
+    assert "only 100 data sets are rough" in same
+    worse = " ".join(seeding_report.verdict(failing(ssmc=0.9, plain=0.1, random=0.3)))
+    assert "than both does not hold here" in worse
+    assert "does not for SSMC with these rates" in worse
+
+
+def test_seeding_numbers_are_all_in_the_file_and_finite():
+    result = some_seeding()
+    record = json.loads(seeding_report.as_json(result), parse_constant=pytest.fail)
+    assert list(record["table"]) == list(result.inertia)
+    for name, numbers in record["table"].items():
+        assert numbers["failures"] == result.failed(name).sum()
+        assert [numbers["rate"], *numbers["interval"]] == list(result.rate(name))
+    assert record["printed"]["failures"] == {"random": 4, "plain k-means++": 3, "SSMC": 1}
+
+
+def test_what_is_not_installed_has_a_row_that_says_so(monkeypatch):
+    from io import StringIO
+
+    from rich.console import Console
+
+    result = failing()
+    del result.inertia[seeding.BREATHING]
+    paper = StringIO()
+    Console(file=paper, width=80).print(seeding_report.table(result))
+    (row,) = (line for line in paper.getvalue().splitlines() if seeding.BREATHING in line)
+    assert "not installed" in row
+    assert seeding.BREATHING not in json.loads(seeding_report.as_json(result))["table"]
+    assert seeding.BREATHING not in " ".join(seeding_report.verdict(result))
+    monkeypatch.setitem(__import__("sys").modules, "bkmeans", None)
+    assert seeding.BREATHING not in seeding.methods()
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_the_picture_of_seeding_stays_on_its_page(tmp_path, monkeypatch, bad):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    save = Figure.savefig
+
+    def keep(self, *arguments, **options):
+        drawn.append(self)
+        save(self, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    result = some_seeding() if bad else replace(some_seeding(), bad=None)
+    seeding_report.draw(result, tmp_path / "a.png")
+    (picture,) = drawn
+    picture.draw_without_rendering()
+    page = picture.bbox
+    for axes in picture.axes:
+        title = axes._left_title.get_window_extent()
+        assert page.x0 <= title.x0
+        assert title.x1 <= page.x1
+    titles = [axes.get_title(loc="left") for axes in picture.axes]
+    generations = some_seeding().collapse.generations
+    for title, axes in zip(titles, picture.axes, strict=True):
+        if "$t = " in title:
+            time = int(title.split("= ")[1].split("$")[0])
+            assert axes.get_xlabel() == f"{len(generations[time].positions)} different"

@@ -1,4 +1,6 @@
-"""Covey: particle filters that keep every hypothesis alive."""
+"""Covey: particle filters that keep every hypothesis alive, and k-means that starts well."""
+
+from typing import TYPE_CHECKING, Any
 
 from covey import models
 from covey.clustering import kmeans
@@ -20,6 +22,9 @@ from covey.resampling import (
 )
 from covey.run import Session, online, resume, run
 
+if TYPE_CHECKING:
+    from covey.estimators import SSMCKMeans, ssmc_init
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "History",
     "Particles",
     "Proposal",
+    "SSMCKMeans",
     "Scheme",
     "Session",
     "StateSpaceModel",
@@ -47,8 +53,30 @@ __all__ = [
     "resume",
     "run",
     "simulate",
+    "ssmc_init",
     "ssp",
     "stratified",
     "systematic",
     "when_ess_below",
 ]
+
+_ESTIMATORS = ("SSMCKMeans", "ssmc_init")
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimators when they are first asked for: filters do without scikit-learn."""
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from covey import estimators
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("covey"):
+            raise
+        raise ImportError(
+            f"covey.{name} needs scikit-learn: pip install 'covey[cluster]'"
+        ) from error
+    return getattr(estimators, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

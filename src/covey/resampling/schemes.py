@@ -86,15 +86,16 @@ def _stratified(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
 
 
 def _multinomial(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
-    points_before = _uniform_points(key, number, size, strata.share.dtype)
+    points_before = _uniform_points(key, number, size)
     return draw_points(strata, number, points_before, size, costly=True)
 
 
-def _uniform_points(key: Array, number: Array, size: int, dtype: Any) -> PointsBefore:
+def _uniform_points(key: Array, number: Array, size: int) -> PointsBefore:
     """Lay ``number[j]`` uniform points on stratum ``j``; return how many lie before a position.
 
-    Exponential spacings give the points in order. A table over the unit cells of the line says
-    which points lie in a cell, and bisection among those few finds the rest.
+    Exponential spacings give the points in order; positions have no more digits than single
+    precision. A table over the unit cells of the line says which points lie in a cell, and
+    bisection among those few finds the rest.
     """
     lanes, kinds = lane_count(size), number.shape[0]
     rows = -(-size // lanes)
@@ -103,9 +104,9 @@ def _uniform_points(key: Array, number: Array, size: int, dtype: Any) -> PointsB
     exists = in_order < border[-1]
     labels = None if kinds == 1 else (in_order[..., None] >= border[:-1]).sum(-1)
     key, beyond = jax.random.split(key)
-    spacing = jnp.where(exists, noise.exponential(key, (rows, lanes), dtype), 0)
+    spacing = jnp.where(exists, noise.exponential(key, (rows, lanes), jnp.float32), 0)
     spacings = sum_up(spacing, labels, kinds)
-    laid = lay(spacings, number, noise.exponential(beyond, (kinds,), dtype))
+    laid = lay(spacings, number, noise.exponential(beyond, (kinds,), jnp.float32))
     end_here = spacings.spread(border)
     whole, part = laid.reached(spacings, spacings.running)
     outside = whole >= end_here
@@ -166,7 +167,7 @@ def _residual(key: Array, strata: Strata, number: Array, size: int) -> Drawn:
 
 def _draws(key: Array, strata: Strata, number: Array, size: int) -> Array:
     """Offspring by independent draws, ``number`` of them, at most ``size`` in all."""
-    points_before = _uniform_points(key, number, size, strata.share.dtype)
+    points_before = _uniform_points(key, number, size)
     return count_points(strata, number, points_before, costly=True)
 
 
