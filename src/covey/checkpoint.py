@@ -158,7 +158,7 @@ def read(path: Any, filter: Filter, on_failure: str) -> Session:
     _refuse_another(path, header, _numbers(filter), _form(wanted))
     estimate = None
     if header["estimate"]:
-        blank = jax.eval_shape(Estimate.of, wanted, jnp.int32(0), wanted.log_evidence)
+        blank = jax.eval_shape(Estimate.of, wanted, jnp.int32(0))
         estimate = _filled(blank, arrays, "estimate")
     state = State(header["step"], _filled(wanted, arrays, "particles"), estimate)
     return Session(key, filter, on_failure, state)

@@ -43,13 +43,13 @@ class Estimate:
     status: Array
 
     @classmethod
-    def of(cls, particles: Particles, step: Array, log_evidence_before: Array) -> Estimate:
+    def of(cls, particles: Particles, step: Array) -> Estimate:
         """Summarise the particles of a step."""
         mean, variance = particles.moments()
         return cls(
             step=jnp.asarray(step, jnp.int32),
             log_evidence=particles.log_evidence,
-            log_increment=particles.log_evidence - log_evidence_before,
+            log_increment=particles.log_increment,
             mean=mean,
             variance=variance,
             ess=particles.ess,
@@ -133,6 +133,10 @@ class History:
         """
         if not self.saved:
             raise ValueError("nothing was kept: the run had no steps")
+        if not jax.tree.leaves(self.saved):
+            raise ValueError(
+                "nothing was kept but the summaries; run with save='particles' or a function"
+            )
         axis = self.final.log_w.ndim - 1  # of time, after those of vmap
         shapes = [
             jax.tree.map(lambda leaf: (*leaf.shape[:axis], *leaf.shape[axis + 1 :]), block)
@@ -165,6 +169,7 @@ class History:
             **kept,
             ess=of_step.ess,
             log_evidence=of_step.log_evidence,
+            log_increment=of_step.log_increment,
             resampled=of_step.resampled,
             unique=of_step.unique,
             cluster_kl=of_step.cluster_kl,

@@ -43,6 +43,10 @@ class Particles:
         For each particle, the index of its parent among the particles of the step before.
     log_evidence : scalar
         Logarithm of the estimate of ``p(y_1:t)``.
+    log_increment : scalar
+        What the last step added to it: ``log p(y_t | y_1:t-1)``.
+    lost : scalar
+        What rounding has taken from it, to be made up for in the next step.
     resampled : bool scalar
         Whether the last step began with a resampling.
     unique : integer scalar
@@ -60,6 +64,8 @@ class Particles:
     ess: Array
     ancestors: Array
     log_evidence: Array
+    log_increment: Array
+    lost: Array
     resampled: Array
     unique: Array
     cluster_kl: Array
@@ -146,6 +152,8 @@ def equally_weighted(
         ess=jnp.asarray(n, dtype),
         ancestors=jnp.arange(n, dtype=jnp.int32),
         log_evidence=jnp.zeros((), dtype),
+        log_increment=jnp.zeros((), dtype),
+        lost=jnp.zeros((), dtype),
         resampled=jnp.array(False),
         unique=jnp.array(n, jnp.int32),
         cluster_kl=jnp.full((), jnp.nan, dtype),
@@ -236,14 +244,28 @@ def weigh(parents: Particles, x: State, log_factor: Array, absent: Array) -> Par
         lambda: (x, log_w, increment, ess, jnp.array(FINE, jnp.int32)),
         lambda: _salvage(parents, x, log_factor),
     )
+    increment = jnp.where(absent, 0, increment)
+    log_evidence, lost = added(parents.log_evidence, parents.lost, increment)
     return replace(
         parents,
         x=x,
         log_w=log_w,
         ess=ess,
-        log_evidence=parents.log_evidence + jnp.where(absent, 0, increment),
+        log_evidence=log_evidence,
+        log_increment=increment,
+        lost=lost,
         status=status,
     )
+
+
+def added(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
+    """Add a term to a long sum, and what rounding took from it before (Kahan, 1965).
+
+    In single precision a sum of a hundred thousand terms would else be off by whole units.
+    """
+    term = term + lost
+    after = total + term
+    return after, term - (after - total)
 
 
 def _bounded(x: State) -> Array:

@@ -235,11 +235,10 @@ def _loop(
 
     def step(particles: Particles, inputs: tuple[Array, Observation, Array]) -> Any:
         index, record, absent = inputs
-        before = particles.log_evidence
         particles = filter.step(
             jax.random.fold_in(key, index), particles, record, n=n, missing=absent
         )
-        return particles, (Estimate.of(particles, index, before), save(particles))
+        return particles, (Estimate.of(particles, index), save(particles))
 
     inputs = first + jnp.arange(missing.shape[0]), obs, missing
     if particles.n == n:
@@ -312,7 +311,8 @@ def _nothing(particles: Particles) -> None:
 
 
 def _everything(particles: Particles) -> dict[str, Any]:
-    return {"x": particles.x, "log_w": particles.log_w, "ancestors": particles.ancestors}
+    names = ("x", "log_w", "ancestors", "lost")
+    return {name: getattr(particles, name) for name in names}
 
 
 def _check(key: Any, filter: Any, on_failure: Any) -> None:
@@ -398,7 +398,7 @@ def _records(obs: Observation, missing: Any) -> tuple[Observation, Array, int]:
 
 def _history(blocks: list[Any], final: Particles, initial: Particles | None) -> History:
     if not blocks:
-        one = Estimate.of(final, jnp.array(0), final.log_evidence)
+        one = Estimate.of(final, jnp.array(0))
         return History(jax.tree.map(lambda leaf: leaf[None][:0], one), (), final, initial)
     parts = [estimate for estimate, _ in blocks]
     estimates = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
