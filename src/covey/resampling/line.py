@@ -101,14 +101,15 @@ def sum_up(share: Array, labels: Array | None, strata: int) -> Strata:
         return Strata(share, labels, before, running, totals[:, None], jnp.full((lanes, 1), rows))
 
     def add_row(table: Array, row: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        value, here = row
+        value, label = row
+        here = _place(label, strata)
         before = table[here]
         after = before + lax.complex(value, jnp.ones_like(value))
         return table.at[here].set(after, unique_indices=True), (before.real, after.real)
 
     # One table for both: sums as real parts, sizes as imaginary ones.
     table = jnp.zeros(lanes * strata, lax.complex(share[0, 0], share[0, 0]).dtype)
-    table, (before, running) = lax.scan(add_row, table, (share, _place(labels, strata)))
+    table, (before, running) = lax.scan(add_row, table, (share, labels))
     table = table.reshape(lanes, strata)
     return Strata(share, labels, before, running, table.real, table.imag.astype(jnp.int32))
 
@@ -138,7 +139,7 @@ def by_lane(
 
 
 def _place(labels: Array, strata: int) -> Array:
-    return jnp.arange(labels.shape[1]) * strata + labels
+    return jnp.arange(labels.shape[-1], dtype=jnp.int32) * strata + labels.astype(jnp.int32)
 
 
 class Drawn(NamedTuple):
