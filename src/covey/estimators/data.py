@@ -130,8 +130,9 @@ def sample(blocks: Blocks, size: int, rng: Generator) -> Points:
     x, weight, frame = blocks.x, blocks.weight, blocks.frame
     if x.shape[0] <= size:
         return blocks.whole
-    squares = blocks.map(lambda block: block.weight * block.norm)
-    spread = np.concatenate(list(squares))
+    spread = np.empty(x.shape[0])
+    for start, part in enumerate(blocks.map(lambda block: block.weight * block.norm)):
+        spread[start * BLOCK : (start + 1) * BLOCK] = part
     total, sum_of_squares = weight.sum(), spread.sum()
     share = spread
     share /= 2 * sum_of_squares if sum_of_squares > 0 else 1

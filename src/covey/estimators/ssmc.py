@@ -123,7 +123,6 @@ def ssmc_init(
         paper ``max(256, 20 k)``
     batch_size, sigma2, candidates, passes
         Of the paper's method: see :class:`covey.estimators.paper.StochasticSMC`.
-
     patience : int or None
         Of ``"polish"``: how many rounds in a row may fail. None: 6 on the particles, then 2 to 4 on
         the points. Twelve take about twice as long and find a little more.
