@@ -579,3 +579,15 @@ def test_importing_is_light(module):
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_reader_that_leaves_is_no_error():
+    """As in ``covey --help | head -1``: no traceback, and nothing about files."""
+    covey = subprocess.Popen(
+        [sys.executable, "-c", "from covey.cli import main; main()", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    covey.stdout.close()
+    assert covey.stderr.read() == b""
+    assert covey.wait() == 1

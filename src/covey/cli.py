@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
@@ -34,6 +35,11 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± still shows the numbers
     try:
         code = app(prog_name="covey", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has had enough, as head has; Python would complain again when it closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
@@ -373,9 +379,10 @@ def _show(heading: str, table: Any, lines: Iterable[str]) -> None:
 
 def _write(out: Path, write: Callable[[], list[Path]]) -> None:
     try:
-        for path in write():
-            print(f"wrote {path}")
+        written = write()
     except OSError as error:
         raise _fail(
             f"could not write to {out}: {error.strerror}; free some space", FAILED
         ) from error
+    for path in written:
+        print(f"wrote {path}")

@@ -131,8 +131,8 @@ def sample(blocks: Blocks, size: int, rng: Generator) -> Points:
     if x.shape[0] <= size:
         return blocks.whole
     spread = np.empty(x.shape[0])
-    for start, part in enumerate(blocks.map(lambda block: block.weight * block.norm)):
-        spread[start * BLOCK : (start + 1) * BLOCK] = part
+    for block, squares in enumerate(blocks.map(lambda block: block.weight * block.norm)):
+        spread[block * BLOCK : (block + 1) * BLOCK] = squares
     total, sum_of_squares = weight.sum(), spread.sum()
     share = spread
     share /= 2 * sum_of_squares if sum_of_squares > 0 else 1

@@ -44,7 +44,7 @@ def table(result: Result) -> Any:
     from rich import box
     from rich.table import Table
 
-    laid = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    laid = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)  # fits 80 columns
     laid.add_column("", no_wrap=True)
     for name in result.values:
         laid.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
