@@ -7,6 +7,7 @@ import time
 import traceback
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks.timing import ROOT, machine
 
@@ -33,9 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n{report.text()}\n\n({name} took {seconds:.0f} s)", flush=True)
         found[name] = report.as_json() | {"seconds": seconds}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": here, "tables": found}, default=vars))
+    options.out.write_text(json.dumps({"machine": here, "tables": found}, default=_plain))
     print(f"\nAll measured values: {options.out}")
     return min(failures, 1)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy as Python's own, and other things as what they hold."""
+    return value.item() if hasattr(value, "item") else vars(value)
 
 
 def _parser() -> argparse.ArgumentParser:
