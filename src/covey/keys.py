@@ -1,4 +1,4 @@
-"""The numbers of JAX's default random keys, drawn in a third of the time on a CPU.
+"""The numbers of JAX's default random keys, drawn in less time on a CPU.
 
 JAX lowers its Threefry hash to a loop on CPUs, one pass over memory after the other, so that it
 compiles fast. Here the rounds are written out: XLA then fuses them with the transformation of the

@@ -1,4 +1,4 @@
-"""Normal and exponential draws for CPUs, several times quicker in double precision.
+"""Normal and exponential draws for CPUs, quicker most of all in double precision.
 
 ``jax.random.normal`` inverts the error function, and XLA calls a scalar library function for every
 logarithm in double precision. Here logarithm, sine and cosine are polynomials of fixed length, and

@@ -71,10 +71,10 @@ class SSMCKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     Notes
     -----
-    Lloyd's iterations are the package's own, not those of ``KMeans``, for two reasons that were
-    measured: ``KMeans.fit`` spends as long on checks and copies as on two to five iterations, and
-    it holds a second copy of the data. While steps are long, every third one goes four times as
-    far, so that fewer are needed.
+    Lloyd's iterations are the package's own, not those of ``KMeans``, for two reasons:
+    ``KMeans.fit`` spends as long on checks and copies as on some iterations, and it holds a second
+    copy of the data. While steps are long, every third one goes four times as far, so that fewer
+    are needed.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Lloyd's iterations where scikit-learn's do not serve: on few points, and on data not copied.
 
-``KMeans.fit`` checks, copies and centres its data, which costs as much as two to five iterations:
-too much when a search starts Lloyd a hundred times, and too much memory for very many points.
+``KMeans.fit`` checks, copies and centres its data, which costs as much as some iterations: too
+much when a search starts Lloyd a hundred times, and too much memory for very many points.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from covey.estimators.points import Array, Points
 LEAP = 3
 """How much further than to the mean every third step goes, in parts of the step.
 
-Where clusters touch, steps are short and alike for a long time. So a quarter fewer are needed, and
-the inertia at the end is lower by up to 0.4%, as shallow minima are leapt over.
+Where clusters touch, steps are short and alike for a long time. So fewer are needed, and
+shallow minima are leapt over.
 """
 
 TINY = np.finfo(float).tiny
@@ -59,7 +59,7 @@ def lloyd(
     ----------
     overshoot : float
         How much further than the mean a centre goes, in parts of its step. Steps of Lloyd are
-        short where clusters touch; half as much again needs about a third fewer of them.
+        short where clusters touch; half as much again needs fewer of them.
     goal : float
         Give up when two more steps as good as the last one would not bring the inertia here.
     """
